@@ -11,7 +11,7 @@ use crate::fixed_options;
 use lanefs::{OpenOptions, Volume};
 use lanefs_device::{BlockDevice, FileDevice, Result, WriteOp};
 use lanefs_format::{Compat, Superblock};
-use lanefs_sim::{CrashState, Entry, Image, OverlayDevice, RecordingDevice, Seed, Shape, seed_from_env};
+use lanefs_sim::{CrashState, Image, LogEntry, OverlayDevice, RecordingDevice, Seed, Shape, seed_from_env};
 use parking_lot::Mutex;
 use rand::Rng;
 use rand::seq::IteratorRandom;
@@ -188,7 +188,7 @@ impl PoweredDevice {
     fn judge(&self) {
         let log = self.recorded.log();
         let mut rng = self.seed.rng(0);
-        let epochs = log.entries.iter().filter(|entry| matches!(entry, Entry::Flush)).count() + 1;
+        let epochs = log.entries.iter().filter(|entry| matches!(entry, LogEntry::Flush)).count() + 1;
         let mut drawn = (0..epochs).choose_multiple(&mut rng, STATES);
         drawn.extend(epochs.saturating_sub(AT_THE_END)..epochs);
         for (number, epoch) in drawn.into_iter().enumerate() {

@@ -6,7 +6,7 @@ use lanefs_device::MemDevice;
 use lanefs_format::FormatError;
 use lanefs_format::extent::ExtentError;
 use lanefs_format::htree::HtreeError;
-use lanefs_format::xattr::XattrError;
+use lanefs_format::xattr::XattrFormatError;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,12 +85,12 @@ pub const DIFFERENCES: &[Difference] = &[
     Difference {
         name: "xattr-hash",
         applies: |o| {
-            o.all(|_, rule| matches!(rule, Rule::XattrNoHash | Rule::Xattr(XattrError::Hash { .. })))
+            o.all(|_, rule| matches!(rule, Rule::XattrNoHash | Rule::Xattr(XattrFormatError::Hash { .. })))
         },
     },
     Difference {
         name: "xattr-name",
-        applies: |o| o.all(|_, rule| matches!(rule, Rule::Xattr(XattrError::NameZero { .. }))),
+        applies: |o| o.all(|_, rule| matches!(rule, Rule::Xattr(XattrFormatError::NameZero { .. }))),
     },
     Difference {
         name: "htree-flags",

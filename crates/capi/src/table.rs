@@ -41,10 +41,10 @@ struct Free {
 struct Slot<T> {
     /// The handle that calls may use now. 0: none.
     handle: AtomicUsize,
-    held: RecursiveRwLock<Held<T>>,
+    held: RecursiveRwLock<SlotContent<T>>,
 }
 
-struct Held<T> {
+struct SlotContent<T> {
     generation: usize,
     value: Option<T>,
 }
@@ -73,7 +73,7 @@ impl<T> Table<T> {
             }
         };
         let new = || {
-            let held = RecursiveRwLock::new(Held { generation: 0, value: None });
+            let held = RecursiveRwLock::new(SlotContent { generation: 0, value: None });
             Slot { handle: AtomicUsize::new(0), held }
         };
         let Some(chunk) = self.chunks.get(index / CHUNK) else { return Err(value) };

@@ -8,7 +8,7 @@ use lanefs_format::dirent::DirentError;
 use lanefs_format::extent::ExtentError;
 use lanefs_format::htree::HtreeError;
 use lanefs_format::jbd2::Jbd2Error;
-use lanefs_format::xattr::XattrError;
+use lanefs_format::xattr::XattrFormatError;
 use std::fmt;
 
 /// Makes the enum, the names and the texts of the rules out of one table.
@@ -56,7 +56,7 @@ rules! {
         Extent(ExtentError),
         Dirent(DirentError),
         Htree(HtreeError),
-        Xattr(XattrError),
+        Xattr(XattrFormatError),
         Jbd2(Jbd2Error),
     }
     own {

@@ -15,11 +15,11 @@ enum Part {
     One(u32),
     AnyOne,
     Any,
-    Set { negated: bool, items: Vec<Item> },
+    Set { negated: bool, items: Vec<ClassItem> },
 }
 
 #[derive(Debug, Clone)]
-enum Item {
+enum ClassItem {
     Range(u32, u32),
     Class(fn(&char) -> bool),
 }
@@ -90,7 +90,7 @@ impl Part {
     }
 }
 
-impl Item {
+impl ClassItem {
     fn has(&self, c: u32) -> bool {
         match self {
             Self::Range(from, to) => (*from..=*to).contains(&c),
@@ -110,7 +110,7 @@ fn set(pattern: &[u32]) -> Option<(Part, usize)> {
             let name = &pattern[at + 2..];
             let end = name.windows(2).position(|pair| *pair == [u32::from(':'), u32::from(']')])?;
             let name: String = name[..end].iter().filter_map(|c| char::from_u32(*c)).collect();
-            items.push(Item::Class(class(&name)?));
+            items.push(ClassItem::Class(class(&name)?));
             at += end + 4;
             continue;
         }
@@ -119,10 +119,10 @@ fn set(pattern: &[u32]) -> Option<(Part, usize)> {
         at += 1;
         if is(at, '-') && pattern.get(at + 1).is_some() && !is(at + 1, ']') {
             at += 1 + usize::from(is(at + 1, '\\'));
-            items.push(Item::Range(from, *pattern.get(at)?));
+            items.push(ClassItem::Range(from, *pattern.get(at)?));
             at += 1;
         } else {
-            items.push(Item::Range(from, from));
+            items.push(ClassItem::Range(from, from));
         }
     }
     Some((Part::Set { negated, items }, at + 1))

@@ -16,16 +16,16 @@ fn prints(c: char) -> bool {
 }
 
 /// A piece of a name: text that prints, or bytes that do not.
-enum Piece<'a> {
+enum QuotePiece<'a> {
     Text(&'a str),
     Bytes(Vec<u8>),
 }
 
-fn pieces(name: &[u8]) -> Vec<Piece<'_>> {
+fn pieces(name: &[u8]) -> Vec<QuotePiece<'_>> {
     let mut pieces = Vec::new();
-    let add = |bytes: &[u8], pieces: &mut Vec<Piece<'_>>| match pieces.last_mut() {
-        Some(Piece::Bytes(before)) => before.extend_from_slice(bytes),
-        _ => pieces.push(Piece::Bytes(bytes.to_vec())),
+    let add = |bytes: &[u8], pieces: &mut Vec<QuotePiece<'_>>| match pieces.last_mut() {
+        Some(QuotePiece::Bytes(before)) => before.extend_from_slice(bytes),
+        _ => pieces.push(QuotePiece::Bytes(bytes.to_vec())),
     };
     for chunk in name.utf8_chunks() {
         let mut rest = chunk.valid();
@@ -35,7 +35,7 @@ fn pieces(name: &[u8]) -> Vec<Piece<'_>> {
             let bad = tail.find(prints).unwrap_or(tail.len());
             let (bytes, tail) = tail.split_at(bad);
             if !text.is_empty() {
-                pieces.push(Piece::Text(text));
+                pieces.push(QuotePiece::Text(text));
             }
             if !bytes.is_empty() {
                 add(bytes.as_bytes(), &mut pieces);
@@ -91,12 +91,12 @@ fn shell(name: &[u8], always: bool) -> String {
     let mut after_bytes = false;
     for piece in pieces(name) {
         match piece {
-            Piece::Text(text) => {
+            QuotePiece::Text(text) => {
                 out.push_str(if after_bytes { "''" } else { "" });
                 out.push_str(&text.replace('\'', "'\\''"));
                 after_bytes = false;
             }
-            Piece::Bytes(bytes) => {
+            QuotePiece::Bytes(bytes) => {
                 out.push_str("'$'");
                 escape(&bytes, &mut out);
                 after_bytes = true;
@@ -123,8 +123,8 @@ pub(crate) fn escaped(name: &[u8]) -> String {
     let mut out = String::new();
     for piece in pieces(name) {
         match piece {
-            Piece::Text(text) => out.push_str(text),
-            Piece::Bytes(bytes) => escape(&bytes, &mut out),
+            QuotePiece::Text(text) => out.push_str(text),
+            QuotePiece::Bytes(bytes) => escape(&bytes, &mut out),
         }
     }
     out

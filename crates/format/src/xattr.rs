@@ -67,7 +67,7 @@ const WHOLE: [(u8, &[u8]); 2] = [
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)]
-pub enum XattrError {
+pub enum XattrFormatError {
     #[error("{len} bytes are too few for a header of {need}")]
     Truncated { len: usize, need: usize },
     #[error("h_magic is {found:#010x}, not 0xea020000")]
@@ -236,12 +236,12 @@ pub fn fits(attrs: &[Attr<'_>], len: usize, header: usize) -> bool {
 }
 
 /// Parses the entries of `area` from `first` on, whose value offsets count from `base`.
-fn entries(area: &[u8], first: usize, base: usize) -> Result<Vec<Attr<'_>>, XattrError> {
+fn entries(area: &[u8], first: usize, base: usize) -> Result<Vec<Attr<'_>>, XattrFormatError> {
     let end = area.len();
     let mut found: Vec<(usize, Attr<'_>)> = Vec::new();
     let mut at = first;
     let names_end = loop {
-        let beyond = XattrError::EntryRange { offset: at, end };
+        let beyond = XattrFormatError::EntryRange { offset: at, end };
         // The end mark is four zero bytes; an area too short for it has no end.
         let rest = area.get(at..).filter(|rest| rest.len() >= 4).ok_or(beyond.clone())?;
         if u32_at(rest, 0) == 0 {
@@ -250,7 +250,7 @@ fn entries(area: &[u8], first: usize, base: usize) -> Result<Vec<Attr<'_>>, Xatt
         let name_len = usize::from(rest.first().copied().unwrap_or(0));
         let name = rest.get(ENTRY_HEADER..ENTRY_HEADER + name_len).ok_or(beyond)?;
         if name.contains(&0) {
-            return Err(XattrError::NameZero { offset: at });
+            return Err(XattrFormatError::NameZero { offset: at });
         }
         let name = Name { index: rest.get(1).copied().unwrap_or(0), rest: name };
         let attr = Attr { name, value: Value::Bytes(&[]), hash: u32_at(rest, 12) };
@@ -267,10 +267,10 @@ fn value_of<'a>(
     names_end: usize,
     offset: usize,
     attr: Attr<'a>,
-) -> Result<Attr<'a>, XattrError> {
+) -> Result<Attr<'a>, XattrFormatError> {
     let (inum, size) = (u32_at(area, offset + 4), u32_at(area, offset + 8));
     if size > EXT4_XATTR_SIZE_MAX {
-        return Err(XattrError::ValueSize { offset, size, max: EXT4_XATTR_SIZE_MAX });
+        return Err(XattrFormatError::ValueSize { offset, size, max: EXT4_XATTR_SIZE_MAX });
     }
     if inum != 0 {
         return Ok(Attr { value: Value::Inode { ino: inum, size }, ..attr });
@@ -280,7 +280,7 @@ fn value_of<'a>(
     } else {
         let start = base + usize::from(u16_at(area, offset + 2));
         let end = start + size as usize;
-        let range = XattrError::ValueRange { offset, start, end, min: names_end, max: area.len() };
+        let range = XattrFormatError::ValueRange { offset, start, end, min: names_end, max: area.len() };
         if start < names_end || end.next_multiple_of(4) > area.len() {
             return Err(range);
         }
@@ -288,7 +288,7 @@ fn value_of<'a>(
     };
     let expected = entry_hash(attr.name.rest, bytes, false);
     if attr.hash != 0 && attr.hash != expected && attr.hash != entry_hash(attr.name.rest, bytes, true) {
-        return Err(XattrError::Hash { offset, found: attr.hash, expected });
+        return Err(XattrFormatError::Hash { offset, found: attr.hash, expected });
     }
     Ok(Attr { value: Value::Bytes(bytes), ..attr })
 }
@@ -330,7 +330,7 @@ fn lay_out(area: &mut [u8], first: usize, base: usize, attrs: &[Attr<'_>], hashe
 ///
 /// # Errors
 /// A rule that the area breaks.
-pub fn parse_inode(area: &[u8]) -> Result<Vec<Attr<'_>>, XattrError> {
+pub fn parse_inode(area: &[u8]) -> Result<Vec<Attr<'_>>, XattrFormatError> {
     if area.len() < INODE_HEADER + 4 || u32_at(area, 0) != EXT4_XATTR_MAGIC {
         return Ok(Vec::new());
     }
@@ -368,20 +368,20 @@ impl BlockHeader {
     ///
     /// # Errors
     /// A rule that it breaks.
-    pub fn parse(block: &[u8]) -> Result<Self, XattrError> {
+    pub fn parse(block: &[u8]) -> Result<Self, XattrFormatError> {
         if block.len() < BLOCK_HEADER {
-            return Err(XattrError::Truncated { len: block.len(), need: BLOCK_HEADER });
+            return Err(XattrFormatError::Truncated { len: block.len(), need: BLOCK_HEADER });
         }
         let (magic, blocks) = (u32_at(block, 0), u32_at(block, H_BLOCKS));
         if magic != EXT4_XATTR_MAGIC {
-            return Err(XattrError::Magic { found: magic });
+            return Err(XattrFormatError::Magic { found: magic });
         }
         if blocks != 1 {
-            return Err(XattrError::Blocks { value: blocks });
+            return Err(XattrFormatError::Blocks { value: blocks });
         }
         let header = Self { refcount: u32_at(block, H_REFCOUNT), hash: u32_at(block, H_HASH) };
         if header.refcount == 0 {
-            return Err(XattrError::Refcount);
+            return Err(XattrFormatError::Refcount);
         }
         Ok(header)
     }
@@ -398,17 +398,17 @@ fn block_checksum(block: &[u8], nr: u64, seed: u32) -> u32 {
 /// Verifies `h_checksum` of block `nr`; `seed` is the volume's.
 ///
 /// # Errors
-/// [`XattrError::Checksum`].
-pub fn verify_block(block: &[u8], nr: u64, seed: u32) -> Result<(), XattrError> {
+/// [`XattrFormatError::Checksum`].
+pub fn verify_block(block: &[u8], nr: u64, seed: u32) -> Result<(), XattrFormatError> {
     let (found, expected) = (u32_at(block, H_CHECKSUM), block_checksum(block, nr, seed));
-    if found == expected { Ok(()) } else { Err(XattrError::Checksum { found, expected }) }
+    if found == expected { Ok(()) } else { Err(XattrFormatError::Checksum { found, expected }) }
 }
 
 /// Parses the attributes of a block, in their order.
 ///
 /// # Errors
 /// A rule that the block breaks; its checksum is the work of [`verify_block`].
-pub fn parse_block(block: &[u8]) -> Result<Vec<Attr<'_>>, XattrError> {
+pub fn parse_block(block: &[u8]) -> Result<Vec<Attr<'_>>, XattrFormatError> {
     BlockHeader::parse(block)?;
     entries(block, BLOCK_HEADER, 0)
 }

@@ -57,7 +57,7 @@ pub fn run_broker<Kept>(
                         let _ = std::env::set_current_dir("/");
                         let made = socket_of(new.device());
                         // The server asks of it as soon as it has it.
-                        let held = mounted.get_or_init(|| Held { mounted: new, bdi });
+                        let held = mounted.get_or_init(|| BrokeredMount { mounted: new, bdi });
                         let told = hand_over(&words, &connection, &held.mounted, made, &mut kept);
                         // Held here, it would keep a mount alive whose server has gone.
                         drop(connection);
@@ -96,12 +96,12 @@ pub fn run_broker<Kept>(
 }
 
 /// A mount as its broker has it.
-struct Held {
+struct BrokeredMount {
     mounted: Mounted,
     bdi: Bdi,
 }
 
-fn unmount(held: &OnceLock<Held>, sync: bool) -> Result<(), MountError> {
+fn unmount(held: &OnceLock<BrokeredMount>, sync: bool) -> Result<(), MountError> {
     held.get().map_or(Ok(()), |held| held.mounted.unmount(sync))
 }
 
@@ -146,7 +146,7 @@ fn reply(
 }
 
 /// Answers questions until the server has gone.
-fn answer_all(mut questions: UnixStream, held: &OnceLock<Held>) {
+fn answer_all(mut questions: UnixStream, held: &OnceLock<BrokeredMount>) {
     let mut bytes = [0; Question::LEN];
     while questions.read_exact(&mut bytes).is_ok() {
         let Some((question, fields)) = Question::decode(bytes) else { return };
@@ -158,7 +158,7 @@ fn answer_all(mut questions: UnixStream, held: &OnceLock<Held>) {
 }
 
 /// Returns the answer to a question, `None` if it gets none.
-fn answer(question: Question, fields: [u32; 4], held: &OnceLock<Held>) -> Option<i32> {
+fn answer(question: Question, fields: [u32; 4], held: &OnceLock<BrokeredMount>) -> Option<i32> {
     let caller = Caller::from_fields(fields);
     let [.., thread, number] = fields;
     Some(match question {

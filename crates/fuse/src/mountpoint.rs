@@ -10,7 +10,7 @@ use crate::connection::Connection;
 use crate::error::MountError;
 use crate::fusermount;
 use crate::options::MountOptions;
-use crate::table::{self, Entry, MountDevice};
+use crate::table::{self, MountDevice, MountEntry};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open, syncfs};
 use rustix::io::Errno;
 use rustix::mount::{
@@ -102,7 +102,7 @@ impl Mounted {
 
     /// Returns the root of a mount of the table, if it is this one's file system. While it is open,
     /// no other file system has its number.
-    fn root_at(&self, entry: &Entry) -> Option<OwnedFd> {
+    fn root_at(&self, entry: &MountEntry) -> Option<OwnedFd> {
         let root = entry.root().filter(|root| table::device_of(root) == Ok(self.device))?;
         let is_own = match &self.by {
             By::Broker(_) => false,
@@ -242,7 +242,7 @@ fn detach(dir: &Path, lazy: bool) -> Result<(), MountError> {
 pub struct MountPoint {
     /// As the caller names it.
     dir: PathBuf,
-    entry: Entry,
+    entry: MountEntry,
     /// `None` if this user may not see it.
     connection: Option<Connection>,
 }
@@ -353,7 +353,7 @@ fn needs_new_server(now: MountFlags, wanted: MountFlags, named: MountFlags) -> O
 
 /// Returns whether there is a mount of lanefs at that directory, or of that volume.
 pub fn is_mounted(path: &Path) -> bool {
-    let is = |entry: &Entry| entry.at == path || table::is_source(entry, path.as_os_str());
+    let is = |entry: &MountEntry| entry.at == path || table::is_source(entry, path.as_os_str());
     table::own().iter().any(|entry| entry.is_of_lanefs() && is(entry))
 }
 

@@ -24,7 +24,7 @@ pub(crate) enum Notice {
 
 /// A job of the notifying thread.
 #[derive(Debug)]
-pub(crate) enum Job {
+pub(crate) enum NoticeJob {
     /// To send a notice.
     Notify(Notice),
     /// To send a notice, and then to serve a request.
@@ -33,7 +33,7 @@ pub(crate) enum Job {
     Answer { notice: Notice, unique: u64, content: Vec<u8> },
 }
 
-impl Job {
+impl NoticeJob {
     fn notice(&self) -> Notice {
         match self {
             Self::Notify(notice) | Self::Serve { notice, .. } | Self::Answer { notice, .. } => *notice,
@@ -61,13 +61,13 @@ pub(crate) struct Notifier {
 
 #[derive(Debug, Default)]
 struct Queue {
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<NoticeJob>,
     ended: bool,
 }
 
 impl Notifier {
     /// Queues `job` for the notifying thread. Does not wait.
-    pub(crate) fn hand_over(&self, job: Job) {
+    pub(crate) fn hand_over(&self, job: NoticeJob) {
         self.queue.lock().jobs.push_back(job);
         self.wanted.notify_one();
     }
@@ -75,15 +75,15 @@ impl Notifier {
     /// Queues `notice` for the notifying thread, unless it is queued already. Does not wait.
     pub(crate) fn tell(&self, notice: Notice) {
         let mut queue = self.queue.lock();
-        if !queue.jobs.iter().any(|job| matches!(job, Job::Notify(other) if *other == notice)) {
-            queue.jobs.push_back(Job::Notify(notice));
+        if !queue.jobs.iter().any(|job| matches!(job, NoticeJob::Notify(other) if *other == notice)) {
+            queue.jobs.push_back(NoticeJob::Notify(notice));
             self.wanted.notify_one();
         }
     }
 
     /// Waits for the next job, sends its notice, and returns it. Returns `None` when the mount is
     /// gone. Only the notifying thread may call this.
-    pub(crate) fn next(&self, channel: &Channel) -> Option<Job> {
+    pub(crate) fn next(&self, channel: &Channel) -> Option<NoticeJob> {
         let mut queue = self.queue.lock();
         let job = loop {
             if queue.ended {

@@ -12,9 +12,9 @@ use crate::fault::Answer;
 use crate::filesystem::{Filesystem, Outcome, Stage};
 use crate::init;
 use crate::mountpoint::Mounted;
-use crate::notifier::{Job, Notice};
+use crate::notifier::{Notice, NoticeJob};
 use crate::request::{Received, Request};
-use crate::scheduling::{BUFFERS, Cost, First, Follow, Preference, Turn, Workers};
+use crate::scheduling::{BUFFERS, Cost, First, Follow, Preference, WaitTurn, Workers};
 use crate::wire::MAJOR;
 use lanefs::Observer;
 use lanefs_stats::Counter;
@@ -163,7 +163,7 @@ impl Server {
         let mut last = Cost::Short;
         while let Some(turn) = self.workers.begin(follow.thread(), || self.channel.has_request()) {
             self.buffers.lend(&mut inbox.buffer, last == Cost::Bulk || self.workers.is_bulk());
-            if turn == Turn::Together {
+            if turn == WaitTurn::Together {
                 follow.together();
             }
             let began = Instant::now();
@@ -235,7 +235,7 @@ impl Server {
 
     fn answer_later(&self, notice: Notice, unique: u64, outbox: &Outbox) {
         let content = outbox.content().to_vec();
-        self.filesystem.notifier().hand_over(Job::Answer { notice, unique, content });
+        self.filesystem.notifier().hand_over(NoticeJob::Answer { notice, unique, content });
     }
 
     fn serve_request(&self, received: &Received<'_>, outbox: &mut Outbox, stage: Stage) -> (Outcome, Answer) {
@@ -253,12 +253,12 @@ impl Server {
         let mut outbox = Outbox::new();
         while let Some(job) = self.filesystem.notifier().next(&self.channel) {
             let (unique, answer) = match job {
-                Job::Notify(_) => continue,
-                Job::Answer { unique, content, .. } => {
+                NoticeJob::Notify(_) => continue,
+                NoticeJob::Answer { unique, content, .. } => {
                     outbox.clear();
                     (unique, outbox.put_bytes(&content))
                 }
-                Job::Serve { received, .. } => {
+                NoticeJob::Serve { received, .. } => {
                     let unique = received.header.unique;
                     let (outcome, answer) = self.serve_request(&received, &mut outbox, Stage::Noticed);
                     if let Outcome::AfterNotice(notice) = outcome {

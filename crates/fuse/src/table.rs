@@ -28,7 +28,7 @@ pub struct MountDevice {
 
 /// One mount.
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
+pub(crate) struct MountEntry {
     pub(crate) id: u64,
     pub(crate) device: MountDevice,
     /// The directory that it is mounted at.
@@ -59,7 +59,7 @@ const SUPER_FLAGS: [(&[u8], MountFlags); 4] = [
     (b"lazytime", LAZYTIME),
 ];
 
-impl Entry {
+impl MountEntry {
     fn parse(line: &[u8]) -> Option<Self> {
         let words: Vec<&[u8]> = line.split(|b| *b == b' ').collect();
         let dash = words.iter().position(|word| *word == b"-")?;
@@ -105,23 +105,23 @@ impl Entry {
 }
 
 /// Returns the mounts that the calling thread sees, in the order in which they were made.
-pub(crate) fn own() -> Vec<Entry> {
+pub(crate) fn own() -> Vec<MountEntry> {
     of("thread-self")
 }
 
 /// Returns the mounts that a process sees; none if the caller may not know them.
-pub(crate) fn of(process: &str) -> Vec<Entry> {
+pub(crate) fn of(process: &str) -> Vec<MountEntry> {
     let table = std::fs::read(format!("/proc/{process}/mountinfo")).unwrap_or_default();
     parse(&table).collect()
 }
 
 /// Returns the mounts of a table.
-pub(crate) fn parse(table: &[u8]) -> impl Iterator<Item = Entry> {
-    table.split(|b| *b == b'\n').filter_map(Entry::parse)
+pub(crate) fn parse(table: &[u8]) -> impl Iterator<Item = MountEntry> {
+    table.split(|b| *b == b'\n').filter_map(MountEntry::parse)
 }
 
 /// Returns the mount whose root `dir` leads to, and that root.
-pub(crate) fn at(dir: &Path) -> Option<(Entry, OwnedFd)> {
+pub(crate) fn at(dir: &Path) -> Option<(MountEntry, OwnedFd)> {
     let root = point(dir).ok()?;
     let (id, path) = (mount_id(&root)?, path_of(&root)?);
     own().into_iter().find(|entry| entry.id == id && entry.at == path).map(|entry| (entry, root))
@@ -192,7 +192,7 @@ fn unescape(word: &[u8]) -> PathBuf {
 }
 
 /// Returns whether the source of a mount is that volume.
-pub(crate) fn is_source(entry: &Entry, source: &OsStr) -> bool {
+pub(crate) fn is_source(entry: &MountEntry, source: &OsStr) -> bool {
     entry.source.as_os_str().as_bytes() == source.as_bytes()
 }
 
@@ -203,13 +203,13 @@ mod tests {
     #[test]
     fn a_line_of_the_table() {
         let line = br"36 35 0:45 / /mnt/a\040b rw,nosuid,noexec,relatime shared:1 - fuse.lanefs /v\134w rw,user_id=0";
-        let entry = Entry::parse(line).unwrap();
+        let entry = MountEntry::parse(line).unwrap();
         assert_eq!((entry.id, entry.device), (36, MountDevice { major: 0, minor: 45 }));
         assert_eq!((entry.at.as_path(), entry.source.as_path()), (Path::new("/mnt/a b"), Path::new(r"/v\w")));
         assert_eq!(entry.flags, MountFlags::NOSUID | MountFlags::NOEXEC | MountFlags::RELATIME);
         assert!(entry.is_of_lanefs());
         for short in [&b""[..], b"36", b"36 35 0:45 / /mnt rw", b"36 35 045 / /mnt rw - fuse.lanefs v"] {
-            assert!(Entry::parse(short).is_none());
+            assert!(MountEntry::parse(short).is_none());
         }
     }
 

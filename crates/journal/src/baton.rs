@@ -7,7 +7,7 @@
 //!
 //! Woken threads often return at once, one fsync after another. The first of them becomes leader
 //! and would work for itself alone, while the rest wait for the next round. So it can wait for them
-//! a moment first ([`Turn::gather`]). It waits at most a quarter of the mean fixed cost of a round,
+//! a moment first ([`BatonTurn::gather`]). It waits at most a quarter of the mean fixed cost of a round,
 //! counted from the end of the last round.
 //!
 //! Invariant: the leader publishes its result (an atomic) before it passes the baton. Waiters check
@@ -26,10 +26,10 @@ const MAX_COST: Duration = Duration::from_millis(20);
 
 /// The baton of one kind of work. `W` identifies what a thread waits for.
 #[derive(Debug)]
-pub(crate) struct Baton<W>(Mutex<State<W>>);
+pub(crate) struct Baton<W>(Mutex<BatonState<W>>);
 
 #[derive(Debug)]
-struct State<W> {
+struct BatonState<W> {
     carried: bool,
     /// Threads that took part in the last round: the leader and its waiters.
     crowd: usize,
@@ -60,14 +60,14 @@ enum Woken {
 
 /// The leader's hold on the baton. Dropping it, as a panic does, makes all waiters check again.
 #[derive(Debug)]
-pub(crate) struct Turn<'a, W> {
+pub(crate) struct BatonTurn<'a, W> {
     baton: &'a Baton<W>,
     passed: bool,
 }
 
 impl<W> Default for Baton<W> {
     fn default() -> Self {
-        Self(Mutex::new(State {
+        Self(Mutex::new(BatonState {
             carried: false,
             crowd: 0,
             passed: None,
@@ -81,20 +81,20 @@ impl<W> Default for Baton<W> {
 impl<W: Copy> Baton<W> {
     /// Waits until the work that the caller `wants` may be done (returns `None`, and the caller
     /// checks again) or until the caller is the leader (returns its turn).
-    pub(crate) fn wait(&self, wants: W, is_done: impl FnOnce() -> bool) -> Option<Turn<'_, W>> {
+    pub(crate) fn wait(&self, wants: W, is_done: impl FnOnce() -> bool) -> Option<BatonTurn<'_, W>> {
         let mut state = self.0.lock();
         if is_done() {
             return None;
         }
         if !state.carried {
             state.carried = true;
-            return Some(Turn { baton: self, passed: false });
+            return Some(BatonTurn { baton: self, passed: false });
         }
         let signal = state.queue(Some(wants));
         drop(state);
         match signal.wait() {
             Woken::Look => None,
-            Woken::Carry => Some(Turn { baton: self, passed: false }),
+            Woken::Carry => Some(BatonTurn { baton: self, passed: false }),
         }
     }
 
@@ -115,7 +115,7 @@ impl<W: Copy> Baton<W> {
     }
 }
 
-impl<W> State<W> {
+impl<W> BatonState<W> {
     fn queue(&mut self, wants: Option<W>) -> Arc<Signal<Woken>> {
         let signal = Arc::new(Signal::new());
         self.waiting.push(Waiter { wants, signal: Arc::clone(&signal) });
@@ -128,7 +128,7 @@ impl<W> State<W> {
     }
 }
 
-impl<W: Copy> Turn<'_, W> {
+impl<W: Copy> BatonTurn<'_, W> {
     /// Waits a moment for the threads that took part in the last round, if some have not returned.
     pub(crate) fn gather(&self) {
         let mut state = self.baton.0.lock();
@@ -171,7 +171,7 @@ impl<W: Copy> Turn<'_, W> {
     }
 }
 
-impl<W> Drop for Turn<'_, W> {
+impl<W> Drop for BatonTurn<'_, W> {
     fn drop(&mut self) {
         if !self.passed {
             let mut state = self.baton.0.lock();

@@ -18,12 +18,12 @@ use lanefs_sync::{Condvar, IntMap, Mutex};
 
 #[derive(Debug, Default)]
 pub(crate) struct Committed {
-    state: Mutex<State>,
+    state: Mutex<CheckpointState>,
     landed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct CheckpointState {
     /// By block, with the transaction that it is from.
     contents: IntMap<u64, (Tid, Content)>,
     /// The blocks that a checkpoint is writing home, sorted.

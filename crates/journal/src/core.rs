@@ -34,7 +34,7 @@ pub(crate) struct Past {
 }
 
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct CoreState {
     /// Why the journal has ended.
     pub(crate) error: Option<JournalError>,
     /// The log block where the next transaction starts.
@@ -84,7 +84,7 @@ pub(crate) struct Core {
     pub(crate) transactions: [Mutex<Transaction>; 2],
     pub(crate) log: Option<LogWriter>,
     pub(crate) uncheckpointed: Committed,
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: Mutex<CoreState>,
     /// The thread that holds it commits the running transaction.
     pub(crate) commits: Baton<Tid>,
     /// The newest transaction that is durable.
@@ -128,7 +128,7 @@ impl Core {
             transactions: Default::default(),
             log: writer,
             uncheckpointed: Committed::default(),
-            state: Mutex::new(State {
+            state: Mutex::new(CoreState {
                 error: None,
                 head,
                 used: 0,
@@ -395,7 +395,7 @@ impl Core {
     }
 
     /// Returns the credit limit of the running transaction for the current use of log and memory.
-    pub(crate) fn limit(&self, state: &State) -> u32 {
+    pub(crate) fn limit(&self, state: &CoreState) -> u32 {
         let Some(log) = &self.log else { return self.max_credits };
         let free = log.len().saturating_sub(state.used).saturating_sub(state.committing);
         let in_memory = self.uncheckpointed.len() as u64 + u64::from(state.committing);
@@ -426,7 +426,7 @@ impl Core {
     /// Returns whether it is time for a checkpoint: half of the log or half of the memory for
     /// changed blocks is in use, or commits during a checkpoint write so much that handles would
     /// have to wait for it.
-    pub(crate) fn wants_checkpoint(&self, state: &State) -> bool {
+    pub(crate) fn wants_checkpoint(&self, state: &CoreState) -> bool {
         let Some(log) = &self.log else { return false };
         let ahead =
             u64::from(state.used) + u64::from(state.committing) + 2 * u64::from(state.during_checkpoint);

@@ -5,7 +5,7 @@
 use lanefs_device::BlockDevice;
 use lanefs_format::jbd2::{Compat, Incompat, Superblock};
 use lanefs_journal::{Journal, LogConfig, LogRun, Options, recovery};
-use lanefs_sim::{Entry, Image, Log, OverlayDevice, RecordingDevice, Seed, seed_from_env};
+use lanefs_sim::{Image, Log, LogEntry, OverlayDevice, RecordingDevice, Seed, seed_from_env};
 use rand::Rng;
 use rand::rngs::StdRng;
 use std::collections::BTreeMap;
@@ -288,8 +288,8 @@ fn the_journal_superblock_is_torn_at_words() {
         let (mut image, mut marks, mut states, mut mended) = (run.log.base.clone(), Vec::new(), 0, 0);
         for entry in &run.log.entries {
             match entry {
-                Entry::Mark(mark) => marks.push(mark.as_str()),
-                Entry::Write { offset, data } if *offset == place => {
+                LogEntry::Mark(mark) => marks.push(mark.as_str()),
+                LogEntry::Write { offset, data } if *offset == place => {
                     let mut old = vec![0; data.len()];
                     image.read(place, &mut old);
                     for mixed in torn(&old, data) {
@@ -300,7 +300,7 @@ fn the_journal_superblock_is_torn_at_words() {
                     }
                     image.write(place, data);
                 }
-                Entry::Write { offset, data } => image.write(*offset, data),
+                LogEntry::Write { offset, data } => image.write(*offset, data),
                 _ => {}
             }
         }

@@ -98,7 +98,7 @@ impl Ground {
     }
 }
 
-type SetUp = Box<dyn Fn(&Ground) -> Outcome<Box<dyn Rig>>>;
+type RigSetUp = Box<dyn Fn(&Ground) -> Outcome<Box<dyn Rig>>>;
 
 /// A contender of a case.
 pub struct Entry {
@@ -109,7 +109,7 @@ pub struct Entry {
     /// Which peer of lanefs it needs, if any.
     pub peer: Option<Peer>,
     /// How it is set up.
-    pub set_up: SetUp,
+    pub set_up: RigSetUp,
 }
 
 impl Entry {

@@ -26,12 +26,12 @@ const THREADS: [u64; 9] = [1, 4, 16, 64, 256, 1024, 2048, 4096, 10_000];
 
 /// Cores that share a line; in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Shared {
+struct SharedLine {
     alone: f64,
     serial: f64,
 }
 
-impl Shared {
+impl SharedLine {
     /// Fits the law to the operations a second of one core and of two.
     fn through(one: f64, two: f64) -> Self {
         let alone = 1.0 / one;
@@ -45,14 +45,14 @@ impl Shared {
 
 /// Threads that share a commit; in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Group {
+struct SharedCommit {
     round: f64,
     each: f64,
     /// Writes that a round takes at most.
     most: f64,
 }
 
-impl Group {
+impl SharedCommit {
     fn at(&self, threads: u64) -> f64 {
         let writes = (threads as f64).min(self.most);
         writes / (self.round + writes * self.each)
@@ -86,12 +86,12 @@ fn line(name: &str, origin: Origin, source: &str, points: impl Iterator<Item = (
 
 /// Predictions from what a run measured; nothing if it has none of the experiments that they need.
 pub fn predict(results: &Results, plan: &Plan) -> Option<ExperimentResult> {
-    let mut found = Found::default();
+    let mut found = Prediction::default();
     let cores = results.machine.cores as u64;
     // One core hands nothing over.
     let transfer = (cores >= 2).then(|| hand_over(plan.time.max(Duration::from_millis(50))) / 1e9);
     if let Some(transfer) = transfer {
-        found.says.push(format!("a line changes hands in {:.0} ns", transfer * 1e9));
+        found.sentences.push(format!("a line changes hands in {:.0} ns", transfer * 1e9));
     }
     found.sharers(results, transfer, &LOCKS);
     found.sharers(results, transfer, &OVERWRITES);
@@ -102,14 +102,14 @@ pub fn predict(results: &Results, plan: &Plan) -> Option<ExperimentResult> {
         answers: Vec::new(),
         cases: found.cases,
         left_out: Vec::new(),
-        findings: found.says,
+        findings: found.sentences,
     })
 }
 
 #[derive(Default)]
-struct Found {
+struct Prediction {
     cases: Vec<CaseResult>,
-    says: Vec<String>,
+    sentences: Vec<String>,
 }
 
 /// A contender that shares a line: the chart it was measured on, its name, how often the hottest
@@ -147,7 +147,7 @@ const OVERWRITES: Line = Line {
     ],
 };
 
-impl Found {
+impl Prediction {
     fn sharers(&mut self, results: &Results, transfer: Option<f64>, shared: &Line) {
         let mut all = Vec::new();
         for (chart, contender, moves, published, number) in shared.sharers {
@@ -159,12 +159,12 @@ impl Found {
             let serial = if *moves == 0.0 { Some(0.0) } else { transfer.map(|t| moves * t) };
             let (Some(one), Some(serial)) = (own.at(1), serial) else { continue };
             let which = format!("{contender}, {}", chart.split('/').nth(1).unwrap_or(""));
-            let law = Shared { alone: 1.0 / one.median, serial };
+            let law = SharedLine { alone: 1.0 / one.median, serial };
             let real = results.machine.cores as u64;
             let measured: Vec<(u64, f64)> =
                 own.points.iter().filter(|p| p.at <= real).map(|p| (p.at, p.median)).collect();
             let pairs: Vec<_> = measured.iter().filter(|p| p.0 > 1).map(|p| (law.at(p.0), p.1)).collect();
-            self.says.push(format!(
+            self.sentences.push(format!(
                 "{which}: {:.0} ns alone, {moves:.0} hand-overs: {}",
                 law.alone * 1e9,
                 told(&pairs, "of what was measured here")
@@ -178,10 +178,10 @@ impl Found {
     /// Draws the law with the costs of a source's first two points, beside its other points.
     fn curve(&mut self, theirs: &Series, all: &mut Vec<Series>) {
         let (Some(one), Some(two)) = (theirs.at(1), theirs.at(2)) else { return };
-        let law = Shared::through(one.median, two.median);
+        let law = SharedLine::through(one.median, two.median);
         let pairs: Vec<_> =
             theirs.points.iter().filter(|p| p.at > 2).map(|p| (law.at(p.at), p.median)).collect();
-        self.says.push(format!("{}: {}", theirs.name, told(&pairs, "of its points beyond two threads")));
+        self.sentences.push(format!("{}: {}", theirs.name, told(&pairs, "of its points beyond two threads")));
         all.push(theirs.clone());
         let source = "from the source's first two points";
         all.push(line(&theirs.name, Origin::Predicted, source, CORES.iter().map(|n| (*n, law.at(*n)))));
@@ -203,7 +203,7 @@ impl Found {
             };
             let Some(law) = group(detail, first, plan.log(log)) else { continue };
             let pairs: Vec<_> = own.points.iter().skip(1).map(|p| (law.at(p.at), p.median)).collect();
-            self.says.push(format!(
+            self.sentences.push(format!(
                 "{name}: {:.2} ms a round and {:.1} µs a write, {:.0} writes a round at most: {}",
                 law.round * 1e3,
                 law.each * 1e6,
@@ -220,7 +220,7 @@ impl Found {
         {
             let round = lock.at as f64 / lock.median;
             let writes = nolock.median * round;
-            self.says.push(format!(
+            self.sentences.push(format!(
                 "source 004: at {:.0} ms a round, as with dioread_lock, its dioread_nolock has {writes:.0} of {} threads in a round, as if \
                  each asked for {:.0} of the 8192 credits",
                 round * 1e3,
@@ -255,7 +255,7 @@ impl Found {
 }
 
 /// Returns the costs of a mode, from its counters at one number of threads.
-fn group(detail: &Detail, point: &Point, log: u32) -> Option<Group> {
+fn group(detail: &Detail, point: &Point, log: u32) -> Option<SharedCommit> {
     let mean = |name: &str| detail.histograms.get(name).map(|h| h.total() / h.count.max(1) as f64 / 1e9);
     let round = mean("commit_flush").unwrap_or(0.0) + mean("commit_block")?;
     let cycle = point.at as f64 / point.median;
@@ -265,7 +265,7 @@ fn group(detail: &Detail, point: &Point, log: u32) -> Option<Group> {
     let most = (f64::from(log) * 256.0 / 4.0 / asked.max(f64::MIN_POSITIVE)).max(1.0);
     let in_round = (point.at as f64).min(most);
     let cycle = cycle * in_round / point.at as f64;
-    Some(Group { round, each: ((cycle - round) / in_round).max(0.0), most })
+    Some(SharedCommit { round, each: ((cycle - round) / in_round).max(0.0), most })
 }
 
 #[cfg(test)]
@@ -274,21 +274,21 @@ mod tests {
 
     #[test]
     fn a_shared_line_bounds_what_cores_do() {
-        let free = Shared { alone: 1e-6, serial: 0.0 };
+        let free = SharedLine { alone: 1e-6, serial: 0.0 };
         assert!((free.at(256) - 256e6).abs() < 1.0);
-        let shared = Shared::through(1e6, 1e6);
+        let shared = SharedLine::through(1e6, 1e6);
         assert!((shared.at(2) - 1e6).abs() < 1.0 && shared.at(256) < 1.01e6);
-        let worse = Shared::through(5_239_442.0, 1_014_466.0);
+        let worse = SharedLine::through(5_239_442.0, 1_014_466.0);
         assert!((worse.at(1) - 5_239_442.0).abs() < 1.0 && (worse.at(2) - 1_014_466.0).abs() < 1.0);
         assert!(worse.at(16) < worse.at(2), "it gets no better with more");
     }
 
     #[test]
     fn credits_bound_a_round() {
-        let law = Group { round: 0.01, each: 1e-5, most: 100.0 };
+        let law = SharedCommit { round: 0.01, each: 1e-5, most: 100.0 };
         assert!(law.at(100) > 50.0 * law.at(1));
         assert_eq!(law.at(100), law.at(10_000));
-        let wide = Group { most: 1e9, ..law };
+        let wide = SharedCommit { most: 1e9, ..law };
         assert!(wide.at(10_000) > 5.0 * law.at(10_000) && wide.at(10_000) < 1e5);
     }
 
@@ -297,15 +297,15 @@ mod tests {
         assert_eq!(error(&[]), None);
         let (median, worst) = error(&[(1.1, 1.0), (0.5, 1.0), (1.0, 1.0)]).unwrap();
         assert!((median - 0.1).abs() < 1e-9 && (worst - 0.5).abs() < 1e-9);
-        let mut found = Found::default();
+        let mut found = Prediction::default();
         let mut all = Vec::new();
         for theirs in published::range_lock_best().iter().chain(&published::overwrite()) {
             found.curve(theirs, &mut all);
         }
-        assert_eq!((found.says.len(), all.len()), (4, 8));
-        assert!(found.says.iter().all(|s| s.contains("off by")), "{:?}", found.says);
+        assert_eq!((found.sentences.len(), all.len()), (4, 8));
+        assert!(found.sentences.iter().all(|s| s.contains("off by")), "{:?}", found.sentences);
         // What the model is worth: the curves of the sources within a factor, not within percents.
-        for said in &found.says {
+        for said in &found.sentences {
             let worst: f64 =
                 said.split(" % at worst").next().unwrap().rsplit(' ').next().unwrap().parse().unwrap();
             assert!(worst < 60.0, "{said}");

@@ -7,7 +7,7 @@ use lanefs_sync::Arc;
 use std::fmt;
 
 /// One held range.
-pub(crate) struct Held<'a> {
+pub(crate) struct HeldRange<'a> {
     lock: &'a RangeLock,
     claim: Claim,
     place: Place<'a>,
@@ -23,7 +23,7 @@ pub struct NotAPart {
     pub whole: Range,
 }
 
-impl<'a> Held<'a> {
+impl<'a> HeldRange<'a> {
     #[inline]
     pub(crate) fn new(lock: &'a RangeLock, claim: Claim, place: Place<'a>) -> Self {
         Self { lock, claim, place }
@@ -69,7 +69,7 @@ impl<'a> Held<'a> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for HeldRange<'_> {
     #[inline]
     fn drop(&mut self) {
         self.lock.release(self.claim, &self.place);
@@ -78,11 +78,11 @@ impl Drop for Held<'_> {
 
 /// A range shared with other readers.
 #[must_use = "released at once unless kept"]
-pub struct ReadGuard<'a>(pub(crate) Held<'a>);
+pub struct ReadGuard<'a>(pub(crate) HeldRange<'a>);
 
 /// A range held alone.
 #[must_use = "released at once unless kept"]
-pub struct WriteGuard<'a>(pub(crate) Held<'a>);
+pub struct WriteGuard<'a>(pub(crate) HeldRange<'a>);
 
 macro_rules! guard {
     ($guard:ident) => {

@@ -67,7 +67,7 @@ unsafe impl Send for Leaf {}
 unsafe impl Sync for Leaf {}
 
 /// A record that waits, has waited, or found no slot.
-pub(crate) struct Entry {
+pub(crate) struct QueueEntry {
     pub(crate) claim: Claim,
     /// None: a holder without a slot.
     pub(crate) request: Option<Arc<Request>>,
@@ -85,7 +85,7 @@ pub(crate) struct Body {
     last: u8,
     // Boxed twice so that a leaf without waiters, nearly every one, pays for one pointer.
     #[allow(clippy::box_collection)]
-    queue: Option<Box<Vec<Entry>>>,
+    queue: Option<Box<Vec<QueueEntry>>>,
     pub(crate) acquired: u64,
     slots: [Range; SLOTS],
     pub(crate) retried: u64,
@@ -371,7 +371,7 @@ impl Body {
     }
 
     pub(crate) fn enqueue(&mut self, claim: Claim, request: Option<&Arc<Request>>) {
-        self.queue.get_or_insert_default().push(Entry { claim, request: request.cloned() });
+        self.queue.get_or_insert_default().push(QueueEntry { claim, request: request.cloned() });
     }
 
     #[inline]
@@ -398,7 +398,7 @@ impl Body {
     }
 
     /// Returns the records in the queue, in order of arrival.
-    pub(crate) fn queue(&self) -> &[Entry] {
+    pub(crate) fn queue(&self) -> &[QueueEntry] {
         self.queue.as_deref().map_or(&[], Vec::as_slice)
     }
 
@@ -422,7 +422,7 @@ impl Body {
             self.free(slot);
             return 0;
         }
-        let mine = |e: &Entry| match (&e.request, request) {
+        let mine = |e: &QueueEntry| match (&e.request, request) {
             (Some(theirs), Some(mine)) => Arc::ptr_eq(theirs, mine) && e.claim == claim,
             (None, None) => e.claim == claim,
             _ => false,

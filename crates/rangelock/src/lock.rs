@@ -4,7 +4,7 @@
 //! a slot and unlocks. Any other request takes the slow path (`admit.rs`), which handles every case
 //! and starts over.
 
-use crate::guard::{Held, ManyGuard, ReadGuard, WriteGuard};
+use crate::guard::{HeldRange, ManyGuard, ReadGuard, WriteGuard};
 use crate::leaf::{Advice, Leaf};
 use crate::range::{Claim, Mode, Range, join};
 use crate::shared::{CLOSED, Lane, OPEN, Shared, Ticket};
@@ -90,7 +90,7 @@ impl RangeLock {
     pub fn write(&self, range: Range) -> WriteGuard<'_> {
         let claim = Claim { range, mode: Mode::Write };
         match self.go(claim) {
-            Some(place) => WriteGuard(Held::new(self, claim, place)),
+            Some(place) => WriteGuard(HeldRange::new(self, claim, place)),
             None => WriteGuard(self.acquire(claim)),
         }
     }
@@ -190,7 +190,7 @@ impl RangeLock {
             Some(place) => place,
             None => self.go(claim)?,
         };
-        Some(ReadGuard(Held::new(self, claim, place)))
+        Some(ReadGuard(HeldRange::new(self, claim, place)))
     }
 
     /// Publishes a reader's range. None if the lock is not open.
@@ -230,19 +230,19 @@ impl RangeLock {
     }
 
     #[cold]
-    fn acquire(&self, claim: Claim) -> Held<'_> {
+    fn acquire(&self, claim: Claim) -> HeldRange<'_> {
         match self.acquire_timeout(claim, None) {
             Some(held) => held,
             None => unreachable!("there is no end to its patience"),
         }
     }
 
-    fn acquire_timeout(&self, claim: Claim, patience: Option<Duration>) -> Option<Held<'_>> {
+    fn acquire_timeout(&self, claim: Claim, patience: Option<Duration>) -> Option<HeldRange<'_>> {
         match self.admit(&[claim], true) {
-            Admission::Granted(place) => Some(Held::new(self, claim, place)),
+            Admission::Granted(place) => Some(HeldRange::new(self, claim, place)),
             Admission::Waiting(request) => self
                 .wait(&[claim], &request, patience)
-                .then(|| Held::new(self, claim, Place::Queued(request))),
+                .then(|| HeldRange::new(self, claim, Place::Queued(request))),
             Admission::Refused => None,
         }
     }
@@ -256,7 +256,7 @@ impl RangeLock {
         }
     }
 
-    fn try_acquire(&self, claim: Claim) -> Option<Held<'_>> {
+    fn try_acquire(&self, claim: Claim) -> Option<HeldRange<'_>> {
         let place = match self.go(claim) {
             Some(place) => place,
             None => match self.admit(&[claim], false) {
@@ -264,7 +264,7 @@ impl RangeLock {
                 Admission::Waiting(_) | Admission::Refused => return None,
             },
         };
-        Some(Held::new(self, claim, place))
+        Some(HeldRange::new(self, claim, place))
     }
 
     /// Lets go of `claim`.

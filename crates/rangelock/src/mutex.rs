@@ -26,31 +26,31 @@ use std::time::Duration;
 /// served first in, first out.
 #[derive(Default)]
 pub struct MutexRangeLock {
-    held: Mutex<Held>,
+    held: Mutex<HeldRecords>,
 }
 
 /// The order of records: by first point and then by arrival.
 type Key = (u64, u64);
 
 #[derive(Default)]
-struct Held {
-    records: BTreeMap<Key, Record>,
+struct HeldRecords {
+    records: BTreeMap<Key, HeldRecord>,
     /// Points from the first to the last of the longest record, one less than its length.
     longest: u64,
     /// Of the next to arrive.
     serial: u64,
 }
 
-struct Record {
+struct HeldRecord {
     last: u64,
     mode: Mode,
     /// None: was let in at once.
     request: Option<Arc<Request>>,
 }
 
-impl Held {
+impl HeldRecords {
     /// Returns the records that conflict with `claim`.
-    fn conflicting(&self, claim: Claim) -> impl Iterator<Item = (Key, &Record)> {
+    fn conflicting(&self, claim: Claim) -> impl Iterator<Item = (Key, &HeldRecord)> {
         let from = (claim.range.first.saturating_sub(self.longest), 0);
         let others = self.records.range(from..=(claim.range.last, u64::MAX));
         others.map(|(&key, record)| (key, record)).filter(move |&(key, record)| {
@@ -64,7 +64,7 @@ impl Held {
         self.longest = self.longest.max(last - first);
         let key = (first, self.serial);
         self.serial += 1;
-        self.records.insert(key, Record { last, mode: claim.mode, request });
+        self.records.insert(key, HeldRecord { last, mode: claim.mode, request });
         key
     }
 

@@ -18,7 +18,7 @@ mod loss;
 pub use loss::{Loss, Tear};
 
 use crate::image::PAGE;
-use crate::record::{Entry, Log};
+use crate::record::{Log, LogEntry};
 use crate::seed::rng;
 use crate::{Image, OverlayDevice};
 use fingerprint::Fingerprint;
@@ -73,7 +73,7 @@ impl CrashState {
     /// Marks that had been set before the cut, in order, with their sequence numbers.
     pub fn marks<'a>(&self, log: &'a Log) -> impl DoubleEndedIterator<Item = (usize, &'a str)> {
         log.entries[..self.cut].iter().enumerate().filter_map(|(i, entry)| match entry {
-            Entry::Mark(label) => Some((i, label.as_str())),
+            LogEntry::Mark(label) => Some((i, label.as_str())),
             _ => None,
         })
     }
@@ -90,7 +90,7 @@ impl Log {
     /// Returns every epoch's ordered state and `random_per_epoch` random ones, from the first epoch
     /// to the last.
     pub fn crash_states(&self, seed: u64, random_per_epoch: usize) -> CrashStates<'_> {
-        CrashStates::new(self, seed, Plan::Random(random_per_epoch))
+        CrashStates::new(self, seed, StatePlan::Random(random_per_epoch))
     }
 
     /// Returns every epoch's prefixes, and up to `limit` states in which a single write of it was
@@ -98,7 +98,7 @@ impl Log {
     /// epoch with more of them is sampled by `seed`. Of states with the same content and the same
     /// marks only the first comes.
     pub fn small_states(&self, seed: u64, limit: usize) -> CrashStates<'_> {
-        CrashStates::new(self, seed, Plan::Small(limit))
+        CrashStates::new(self, seed, StatePlan::Small(limit))
     }
 
     /// Returns the one state that [`crash_states`](Self::crash_states) or
@@ -116,7 +116,7 @@ impl Log {
         let mut start = 0;
         let mut epochs = Vec::new();
         for (i, entry) in self.entries.iter().enumerate() {
-            if matches!(entry, Entry::Flush) {
+            if matches!(entry, LogEntry::Flush) {
                 epochs.push(start..i + 1);
                 start = i + 1;
             }
@@ -128,7 +128,7 @@ impl Log {
 
 /// The states of an epoch that are made.
 #[derive(Debug, Clone, Copy)]
-enum Plan {
+enum StatePlan {
     /// The ordered state, and this many random states.
     Random(usize),
     /// The prefixes, and this many states of small losses.
@@ -143,7 +143,7 @@ pub struct CrashStates<'a> {
     log: &'a Log,
     epochs: Vec<Range<usize>>,
     seed: u64,
-    plan: Plan,
+    plan: StatePlan,
     durable: Image,
     print: Fingerprint,
     epoch: usize,
@@ -156,7 +156,7 @@ pub struct CrashStates<'a> {
 }
 
 impl<'a> CrashStates<'a> {
-    fn new(log: &'a Log, seed: u64, plan: Plan) -> Self {
+    fn new(log: &'a Log, seed: u64, plan: StatePlan) -> Self {
         let mut states = Self {
             log,
             epochs: log.epochs(),
@@ -178,12 +178,12 @@ impl<'a> CrashStates<'a> {
         let Some(range) = self.epochs.get(self.epoch).cloned() else { return };
         let (log, seed, epoch) = (self.log, self.seed, self.epoch as u64);
         let writes = log.entries[range].iter().filter_map(|entry| Some((entry, entry.range()?)));
-        let (writes, ranges): (Vec<&Entry>, Vec<Range<u64>>) = writes.unzip();
+        let (writes, ranges): (Vec<&LogEntry>, Vec<Range<u64>>) = writes.unzip();
         let pages = |range: &Range<u64>| range.start / PAGE as u64..range.end.div_ceil(PAGE as u64);
         self.touched = ranges.iter().flat_map(pages).collect();
         let shapes: Vec<Shape> = match self.plan {
-            Plan::Random(n) => [Shape::Ordered].into_iter().chain((0..n).map(Shape::Random)).collect(),
-            Plan::Small(limit) => losses(&writes, log.atomic_write as u64, limit, &[seed, epoch])
+            StatePlan::Random(n) => [Shape::Ordered].into_iter().chain((0..n).map(Shape::Random)).collect(),
+            StatePlan::Small(limit) => losses(&writes, log.atomic_write as u64, limit, &[seed, epoch])
                 .into_iter()
                 .map(Shape::Small)
                 .collect(),
@@ -205,7 +205,7 @@ impl<'a> CrashStates<'a> {
         let Range { start, end } = self.epochs[self.epoch].clone();
         let entries = &self.log.entries;
         // The flush itself has not returned: no mark after it can be set.
-        let last = if end > start && matches!(entries[end - 1], Entry::Flush) { end - 1 } else { end };
+        let last = if end > start && matches!(entries[end - 1], LogEntry::Flush) { end - 1 } else { end };
         let mut image = self.durable.clone();
         let cut = match shape {
             Shape::Ordered => {
@@ -220,7 +220,7 @@ impl<'a> CrashStates<'a> {
                 cut
             }
             Shape::Small(loss) => {
-                let (at, writes): (Vec<usize>, Vec<&Entry>) =
+                let (at, writes): (Vec<usize>, Vec<&LogEntry>) =
                     (start..last).map(|i| (i, &entries[i])).filter(|(_, e)| e.range().is_some()).unzip();
                 loss.apply(&writes, self.log.atomic_write as u64, &mut image);
                 // As late as can be, before the first write that had not been issued: most has been
@@ -236,7 +236,7 @@ impl<'a> CrashStates<'a> {
     /// Returns whether a small state is another than all before: in content, or in what had been
     /// promised.
     fn is_new(&mut self, state: &CrashState) -> bool {
-        matches!(self.plan, Plan::Random(_))
+        matches!(self.plan, StatePlan::Random(_))
             || self.seen.insert((state.fingerprint, state.marks(self.log).count()))
     }
 }
@@ -268,9 +268,9 @@ enum Fate {
 }
 
 /// Applies a random part of `entries` in random order, torn at multiples of `unit`.
-fn scramble(entries: &[Entry], unit: u64, image: &mut Image, rng: &mut StdRng) {
-    let mut changes: Vec<&Entry> =
-        entries.iter().filter(|e| !matches!(e, Entry::Flush | Entry::Mark(_))).collect();
+fn scramble(entries: &[LogEntry], unit: u64, image: &mut Image, rng: &mut StdRng) {
+    let mut changes: Vec<&LogEntry> =
+        entries.iter().filter(|e| !matches!(e, LogEntry::Flush | LogEntry::Mark(_))).collect();
     if changes.is_empty() {
         return;
     }
@@ -296,12 +296,12 @@ fn scramble(entries: &[Entry], unit: u64, image: &mut Image, rng: &mut StdRng) {
             })
             .collect(),
     };
-    let mut order: Vec<(&Entry, Fate)> = changes.drain(..).zip(fates).collect();
+    let mut order: Vec<(&LogEntry, Fate)> = changes.drain(..).zip(fates).collect();
     order.shuffle(rng);
     for (entry, fate) in order {
         match fate {
             Fate::Lost => {}
-            Fate::Whole if !matches!(entry, Entry::Discard { .. }) => entry.apply(image),
+            Fate::Whole if !matches!(entry, LogEntry::Discard { .. }) => entry.apply(image),
             Fate::Whole | Fate::Torn => apply_units(entry, fate, unit, image, rng),
         }
     }
@@ -309,11 +309,11 @@ fn scramble(entries: &[Entry], unit: u64, image: &mut Image, rng: &mut StdRng) {
 
 /// Applies units of one entry, those that a coin (or, half of the time, a torn front or back)
 /// picks.
-fn apply_units(entry: &Entry, fate: Fate, unit: u64, image: &mut Image, rng: &mut StdRng) {
+fn apply_units(entry: &LogEntry, fate: Fate, unit: u64, image: &mut Image, rng: &mut StdRng) {
     let (offset, len) = match entry {
-        Entry::Write { offset, data } => (*offset, data.len() as u64),
-        Entry::Zeroes { offset, len } | Entry::Discard { offset, len } => (*offset, *len),
-        Entry::Flush | Entry::Mark(_) => return,
+        LogEntry::Write { offset, data } => (*offset, data.len() as u64),
+        LogEntry::Zeroes { offset, len } | LogEntry::Discard { offset, len } => (*offset, *len),
+        LogEntry::Flush | LogEntry::Mark(_) => return,
     };
     let end = offset + len;
     let tear = rng.random_range(offset / unit..=end / unit) * unit;
@@ -329,10 +329,10 @@ fn apply_units(entry: &Entry, fate: Fate, unit: u64, image: &mut Image, rng: &mu
         };
         if kept {
             match entry {
-                Entry::Write { data, .. } => {
+                LogEntry::Write { data, .. } => {
                     image.write(at, &data[(at - offset) as usize..(next - offset) as usize]);
                 }
-                Entry::Discard { .. } => match rng.random_range(0..3) {
+                LogEntry::Discard { .. } => match rng.random_range(0..3) {
                     0 => {}
                     1 => image.zero(at, next - at),
                     _ => image.fill(at, next - at, 0xdb),

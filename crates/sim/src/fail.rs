@@ -39,12 +39,12 @@ type Notify = Box<dyn Fn() + Send + Sync>;
 /// Nth can fall inside a batch, with those before it done.
 pub struct FailingDevice<D> {
     inner: D,
-    state: Mutex<State>,
+    state: Mutex<FaultState>,
     notify: Option<Notify>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FaultState {
     /// Calls so far by [`index`], failed ones too.
     calls: [u64; KINDS],
     failures: u64,

@@ -44,5 +44,5 @@ pub use fail::{FailingDevice, Failure, Hit};
 pub use image::Image;
 pub use memory::RecordingMemory;
 pub use overlay::OverlayDevice;
-pub use record::{Entry, Log, RecordingDevice};
+pub use record::{Log, LogEntry, RecordingDevice};
 pub use seed::{Seed, seed_from_env};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// One thing that happened to a [`RecordingDevice`].
 #[derive(Clone)]
-pub enum Entry {
+pub enum LogEntry {
     /// Bytes were written.
     Write {
         /// First byte on the device.
@@ -37,14 +37,14 @@ pub enum Entry {
     Mark(String),
 }
 
-impl fmt::Debug for Entry {
+impl fmt::Debug for LogEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Entry::Write { offset, data } => write!(f, "write {} at {offset:#x}", data.len()),
-            Entry::Zeroes { offset, len } => write!(f, "zeroes {len} at {offset:#x}"),
-            Entry::Discard { offset, len } => write!(f, "discard {len} at {offset:#x}"),
-            Entry::Flush => write!(f, "flush"),
-            Entry::Mark(label) => write!(f, "mark {label}"),
+            LogEntry::Write { offset, data } => write!(f, "write {} at {offset:#x}", data.len()),
+            LogEntry::Zeroes { offset, len } => write!(f, "zeroes {len} at {offset:#x}"),
+            LogEntry::Discard { offset, len } => write!(f, "discard {len} at {offset:#x}"),
+            LogEntry::Flush => write!(f, "flush"),
+            LogEntry::Mark(label) => write!(f, "mark {label}"),
         }
     }
 }
@@ -55,7 +55,7 @@ pub struct Log {
     /// What the device held at first.
     pub base: Image,
     /// Everything since, in order.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<LogEntry>,
     /// The unit in bytes that the device writes whole or not at all.
     pub atomic_write: usize,
 }
@@ -83,21 +83,21 @@ pub struct RecordingDevice {
     size: u64,
     atomic_write: usize,
     alignment: usize,
-    state: Mutex<State>,
+    state: Mutex<RecordState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct RecordState {
     base: Image,
     now: Image,
-    entries: Vec<Entry>,
+    entries: Vec<LogEntry>,
 }
 
 impl RecordingDevice {
     /// Returns a device that starts with `base` and an empty log.
     pub fn new(base: Image) -> Self {
         let size = base.size();
-        let state = State { now: base.clone(), base, entries: Vec::new() };
+        let state = RecordState { now: base.clone(), base, entries: Vec::new() };
         Self { size, atomic_write: 512, alignment: 1, state: Mutex::new(state) }
     }
 
@@ -126,7 +126,7 @@ impl RecordingDevice {
     ///
     /// A mark set after an fsync returned precedes every cut at which that fsync had returned.
     pub fn mark(&self, label: impl Into<String>) -> usize {
-        self.append(Entry::Mark(label.into()))
+        self.append(LogEntry::Mark(label.into()))
     }
 
     /// Returns the number of entries so far.
@@ -146,7 +146,7 @@ impl RecordingDevice {
         self.state.lock().now.clone()
     }
 
-    fn append(&self, entry: Entry) -> usize {
+    fn append(&self, entry: LogEntry) -> usize {
         let mut state = self.state.lock();
         entry.apply(&mut state.now);
         state.entries.push(entry);
@@ -154,34 +154,38 @@ impl RecordingDevice {
     }
 }
 
-impl Entry {
+impl LogEntry {
     /// Returns the bytes of the device that the entry changes, `None` if it changes nothing.
     pub(crate) fn range(&self) -> Option<Range<u64>> {
         match self {
-            Entry::Write { offset, data } => Some(*offset..offset + data.len() as u64),
-            Entry::Zeroes { offset, len } | Entry::Discard { offset, len } => Some(*offset..offset + len),
-            Entry::Flush | Entry::Mark(_) => None,
+            LogEntry::Write { offset, data } => Some(*offset..offset + data.len() as u64),
+            LogEntry::Zeroes { offset, len } | LogEntry::Discard { offset, len } => {
+                Some(*offset..offset + len)
+            }
+            LogEntry::Flush | LogEntry::Mark(_) => None,
         }
     }
 
     /// Applies a part of the entry's range to an image.
     pub(crate) fn apply_part(&self, part: Range<u64>, image: &mut Image) {
         match self {
-            Entry::Write { offset, data } => {
+            LogEntry::Write { offset, data } => {
                 let (start, end) = ((part.start - offset) as usize, (part.end - offset) as usize);
                 image.write(part.start, &data[start..end]);
             }
-            Entry::Zeroes { .. } | Entry::Discard { .. } => image.zero(part.start, part.end - part.start),
-            Entry::Flush | Entry::Mark(_) => {}
+            LogEntry::Zeroes { .. } | LogEntry::Discard { .. } => {
+                image.zero(part.start, part.end - part.start)
+            }
+            LogEntry::Flush | LogEntry::Mark(_) => {}
         }
     }
 
     /// Applies the entry to an image. A discarded range becomes zero.
     pub(crate) fn apply(&self, image: &mut Image) {
         match self {
-            Entry::Write { offset, data } => image.write(*offset, data),
-            Entry::Zeroes { offset, len } | Entry::Discard { offset, len } => image.zero(*offset, *len),
-            Entry::Flush | Entry::Mark(_) => {}
+            LogEntry::Write { offset, data } => image.write(*offset, data),
+            LogEntry::Zeroes { offset, len } | LogEntry::Discard { offset, len } => image.zero(*offset, *len),
+            LogEntry::Flush | LogEntry::Mark(_) => {}
         }
     }
 }
@@ -211,7 +215,7 @@ impl BlockDevice for RecordingDevice {
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         check_range(Op::Write, self.size, offset, data.len() as u64)?;
-        self.append(Entry::Write { offset, data: data.into() });
+        self.append(LogEntry::Write { offset, data: data.into() });
         Ok(())
     }
 
@@ -223,19 +227,19 @@ impl BlockDevice for RecordingDevice {
     }
 
     fn flush(&self) -> Result<()> {
-        self.append(Entry::Flush);
+        self.append(LogEntry::Flush);
         Ok(())
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         check_range(Op::Discard, self.size, offset, len)?;
-        self.append(Entry::Discard { offset, len });
+        self.append(LogEntry::Discard { offset, len });
         Ok(())
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
         check_range(Op::Write, self.size, offset, len)?;
-        self.append(Entry::Zeroes { offset, len });
+        self.append(LogEntry::Zeroes { offset, len });
         Ok(())
     }
 }

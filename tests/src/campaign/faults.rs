@@ -391,16 +391,19 @@ fn run_recovery(
 
 /// What the medium may hold behind a fault, with what led to it.
 fn media(fault: Fault, log: &Log, all: Image) -> Vec<(&'static str, Image)> {
-    use lanefs_sim::Entry;
+    use lanefs_sim::LogEntry;
     let mut media = vec![("all that was written", all)];
     let flushed = |before: usize| {
-        log.entries[..before].iter().rposition(|entry| matches!(entry, Entry::Flush)).map_or(0, |at| at + 1)
+        log.entries[..before]
+            .iter()
+            .rposition(|entry| matches!(entry, LogEntry::Flush))
+            .map_or(0, |at| at + 1)
     };
     if fault.is_loud() {
         let durable = flushed(log.entries.len());
         media.push(("all that was flushed", log.image_of(|at| at < durable)));
     }
-    let failed = log.entries.iter().position(|entry| matches!(entry, Entry::Mark(mark) if mark == FAILED));
+    let failed = log.entries.iter().position(|entry| matches!(entry, LogEntry::Mark(mark) if mark == FAILED));
     if let Some(failed) = failed.filter(|_| fault.way == super::fault::Way::Lost) {
         let kept = flushed(failed);
         media.push(("all but what the flush lost", log.image_of(|at| at < kept || at > failed)));

@@ -55,8 +55,8 @@ pub(crate) struct Args {
     #[arg(short, value_name = "BYTES", value_parser = small::<u32>)]
     block_size: Option<u32>,
     /// none, or the size of the journal: 64M. Without it the usual size, and none below 8 MiB
-    #[arg(long, value_parser = Journal::parse)]
-    journal: Option<Journal>,
+    #[arg(long, value_parser = JournalChoice::parse)]
+    journal: Option<JournalChoice>,
     #[command(flatten)]
     from: SourceArgs,
     /// Make the hash tree of dm-verity behind the volume, and print its root hash
@@ -77,7 +77,7 @@ pub(crate) struct Args {
     fs_verity_hash: VerityHash,
     /// Make a disk: gpt, with the volume as partition 1, named like its label
     #[arg(long, value_name = "TABLE")]
-    partition_table: Option<Table>,
+    partition_table: Option<TableChoice>,
     /// Replace a file that is there
     #[arg(short = 'F', short_alias = 'f', long)]
     force: bool,
@@ -93,17 +93,17 @@ pub(crate) struct Args {
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Table {
+enum TableChoice {
     Gpt,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Journal {
+enum JournalChoice {
     None,
     Megabytes(u32),
 }
 
-impl Journal {
+impl JournalChoice {
     fn parse(text: &str) -> Result<Self, String> {
         if text == "none" {
             return Ok(Self::None);
@@ -149,10 +149,10 @@ impl Args {
         let (quiet, json) = (self.quiet, self.json);
         let options = self.options()?;
         let asked = asked()?;
-        let mut told = Told::new(&file, Arc::clone(&asked));
-        let built = build(source, &file, &options, |event| told.hear(event));
-        let noted = told.noted;
-        drop(told.progress);
+        let mut reporter = BuildReporter::new(&file, Arc::clone(&asked));
+        let built = build(source, &file, &options, |event| reporter.hear(event));
+        let noted = reporter.noted;
+        drop(reporter.progress);
         match built {
             Err(e) if e.is_cancelled() => Err(Failure::Silent(asked.load(Ordering::Relaxed) as u8)),
             Err(e) => Err(advised(&file, &e)),
@@ -165,7 +165,7 @@ impl Args {
 
     fn options(self) -> Res<BuildOptions> {
         let mut features = self.features.unwrap_or_default();
-        if self.journal == Some(Journal::None) {
+        if self.journal == Some(JournalChoice::None) {
             let none: FeatureEdit = "^has_journal".parse().unwrap_or_default();
             features.on = features.on.minus(none.off);
             features.off = features.off.union(none.off);
@@ -176,7 +176,7 @@ impl Args {
             features,
             block_size: self.block_size,
             journal_size: match self.journal {
-                Some(Journal::Megabytes(megabytes)) => Some(megabytes),
+                Some(JournalChoice::Megabytes(megabytes)) => Some(megabytes),
                 _ => None,
             },
             ..Options::default()
@@ -203,7 +203,7 @@ impl Args {
 }
 
 /// A watcher of a build: shows a bar for each step and reports notes.
-struct Told<'a> {
+struct BuildReporter<'a> {
     progress: Progress,
     step: &'static str,
     noted: Noted,
@@ -211,7 +211,7 @@ struct Told<'a> {
     asked: Arc<AtomicUsize>,
 }
 
-impl<'a> Told<'a> {
+impl<'a> BuildReporter<'a> {
     fn new(file: &'a OsStr, asked: Arc<AtomicUsize>) -> Self {
         let step = "reading";
         Self { progress: Progress::new(step, None), step, noted: Noted::default(), file, asked }
@@ -299,8 +299,8 @@ mod tests {
 
     #[test]
     fn journals() {
-        assert_eq!(Journal::parse("none"), Ok(Journal::None));
-        assert_eq!(Journal::parse("64M"), Ok(Journal::Megabytes(64)));
-        assert!(Journal::parse("64k").is_err() && Journal::parse("x").is_err());
+        assert_eq!(JournalChoice::parse("none"), Ok(JournalChoice::None));
+        assert_eq!(JournalChoice::parse("64M"), Ok(JournalChoice::Megabytes(64)));
+        assert!(JournalChoice::parse("64k").is_err() && JournalChoice::parse("x").is_err());
     }
 }

@@ -49,9 +49,9 @@ struct Shown {
     clean: bool,
     /// All findings, with those that are not shown.
     count: u64,
-    findings: Vec<Row>,
+    findings: Vec<FindingRow>,
     /// Structures that were not looked into.
-    unchecked: Vec<Row>,
+    unchecked: Vec<FindingRow>,
     /// Damage kept the check from looking at everything.
     cut_short: bool,
     /// The journal was replayed in memory.
@@ -65,7 +65,7 @@ struct Shown {
 }
 
 #[derive(Serialize)]
-struct Row {
+struct FindingRow {
     structure: &'static str,
     /// Which one it is, by name: group, inode, block, lblk, offset.
     #[serde(flatten)]
@@ -133,7 +133,7 @@ fn show(name: &VolumeName, report: &Report, live: bool, out: &mut Out) -> Res {
 
 impl Shown {
     fn new(name: &VolumeName, report: &Report, live: bool) -> Self {
-        let rows = |findings: &[Finding]| findings.iter().map(Row::new).collect();
+        let rows = |findings: &[Finding]| findings.iter().map(FindingRow::new).collect();
         Self {
             volume: JsonName::new(name.as_bytes()),
             clean: report.is_clean(),
@@ -151,7 +151,7 @@ impl Shown {
     }
 }
 
-impl Row {
+impl FindingRow {
     fn new(finding: &Finding) -> Self {
         Self {
             structure: finding.structure.kind(),

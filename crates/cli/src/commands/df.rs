@@ -33,7 +33,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Serialize)]
-struct Row {
+struct DfRow {
     #[serde(flatten)]
     volume: JsonName,
     /// Bytes that files can have in all.
@@ -65,7 +65,7 @@ impl Args {
                 }
             };
             let bytes = |blocks: u64| blocks.saturating_mul(s.block_size.into());
-            let row = Row {
+            let row = DfRow {
                 volume: JsonName::new(name.as_bytes()),
                 size: bytes(s.blocks),
                 used: bytes(s.blocks.saturating_sub(s.blocks_free)),
@@ -86,7 +86,7 @@ impl Args {
         noted.finish()
     }
 
-    fn cells(&self, row: &Row, name: String) -> [String; 5] {
+    fn cells(&self, row: &DfRow, name: String) -> [String; 5] {
         let (all, used, available) = if self.inodes {
             (row.inodes, row.inodes.saturating_sub(row.inodes_free), row.inodes_free)
         } else {

@@ -100,7 +100,7 @@ impl Args {
         let [(old_name, old_path), (new_name, new_path)] = [named(&self.old)?, named(&self.new)?];
         let (old, new) = (volumes.volume(&old_name, false)?, volumes.volume(&new_name, false)?);
         let options = DiffOptions::new().times(!self.no_times);
-        let mut told = Told {
+        let mut reporter = DiffReporter {
             args: self,
             names: [&old_name, &new_name],
             progress: Progress::new("comparing", None),
@@ -110,12 +110,12 @@ impl Args {
             out,
         };
         let ran = old.with(|old| {
-            let hear = |event| told.hear(event);
+            let hear = |event| reporter.hear(event);
             Ok(new.with(|new| Ok(diff(old, &old_path, new, &new_path, &options, hear))))
         });
         let same = ran.or_cannot("compare", old_name.as_encoded_bytes())?;
         let same = same.or_cannot("compare", new_name.as_encoded_bytes())?;
-        let Told { noted, written, found, .. } = told;
+        let DiffReporter { noted, written, found, .. } = reporter;
         written?;
         let same = same.map_err(|e| failure_of_two([&old_name, &new_name], &e))?;
         if self.json {
@@ -137,7 +137,7 @@ fn named(arg: &OsStr) -> Res<(OsString, PathBuf)> {
 }
 
 /// A watcher of a diff: writes differences, shows a bar and reports notes.
-struct Told<'a> {
+struct DiffReporter<'a> {
     args: &'a Args,
     names: [&'a OsStr; 2],
     progress: Progress,
@@ -147,7 +147,7 @@ struct Told<'a> {
     out: &'a mut Out,
 }
 
-impl Told<'_> {
+impl DiffReporter<'_> {
     fn hear(&mut self, event: Event) -> ControlFlow<()> {
         match event {
             Event::Entry => self.progress.file(),

@@ -1,7 +1,7 @@
 //! `lanefs export`: a directory of a volume into a folder, a tar archive, an image or a layer of
 //! one.
 
-use super::transfer::{Ownership, Told, asked, failure_of_two};
+use super::transfer::{Ownership, TransferReporter, asked, failure_of_two};
 use crate::failure::{Failure, Res};
 use crate::location::{Location, VolumeName};
 use crate::output::Out;
@@ -115,11 +115,12 @@ impl Args {
         }
         let volume = volumes.volume(&name, false)?;
         let target = target(&self.destination);
-        let mut told = Told::new("exporting", &name, None);
-        let ran = volume.with(|volume| Ok(export(volume, &path, target, &options, |event| told.hear(event))));
+        let mut reporter = TransferReporter::new("exporting", &name, None);
+        let ran =
+            volume.with(|volume| Ok(export(volume, &path, target, &options, |event| reporter.hear(event))));
         let ran =
             self.ended([&name; 2], ran.map_err(|e| Failure::cannot("export", name.as_encoded_bytes(), e))?);
-        ran.and(told.finish().finish())
+        ran.and(reporter.finish().finish())
     }
 
     /// Makes an image or a layer.
@@ -148,8 +149,8 @@ impl Args {
         let asked = asked()?;
         let older = since.as_ref().map(|(.., name)| name);
         let target = image_target(&self.destination, self.oci)?;
-        let mut told = Told::new("exporting", &name, None).older(older);
-        let mut hear = |event| match (told.hear(event), asked.load(Ordering::Relaxed)) {
+        let mut reporter = TransferReporter::new("exporting", &name, None).older(older);
+        let mut hear = |event| match (reporter.hear(event), asked.load(Ordering::Relaxed)) {
             (go_on, 0) => go_on,
             _ => ControlFlow::Break(()),
         };
@@ -168,7 +169,7 @@ impl Args {
             Err(e) if e.is_cancelled() => Err(Failure::Silent(asked.load(Ordering::Relaxed) as u8)),
             ran => self.ended([older.unwrap_or(&name), &name], ran),
         };
-        ran.and(told.finish().finish())
+        ran.and(reporter.finish().finish())
     }
 
     /// Writes the volume as an Android sparse image.
@@ -181,16 +182,16 @@ impl Args {
         let volume = volumes::open_device(name, false, options, |opened| Ok(device.insert(opened).clone()))?;
         let Some(device) = device else { return Ok(()) };
         let asked = asked()?;
-        let mut told = Told::new("exporting", name, None);
+        let mut reporter = TransferReporter::new("exporting", name, None);
         let ran = android_sparse(&volume, &device, &self.destination, self.force, |event| {
-            match (told.hear(event), asked.load(Ordering::Relaxed)) {
+            match (reporter.hear(event), asked.load(Ordering::Relaxed)) {
                 (go_on, 0) => go_on,
                 _ => ControlFlow::Break(()),
             }
         });
         match ran {
             Err(e) if e.is_cancelled() => Err(Failure::Silent(asked.load(Ordering::Relaxed) as u8)),
-            ran => self.ended([name; 2], ran).and(told.finish().finish()),
+            ran => self.ended([name; 2], ran).and(reporter.finish().finish()),
         }
     }
 

@@ -43,8 +43,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     newer: Option<OsString>,
     /// It has that mode, at least those bits (-MODE), or one of them (/MODE)
-    #[arg(long, value_name = "[-/]MODE", value_parser = Perm::parse, allow_hyphen_values = true)]
-    perm: Option<Perm>,
+    #[arg(long, value_name = "[-/]MODE", value_parser = PermTest::parse, allow_hyphen_values = true)]
+    perm: Option<PermTest>,
     /// It belongs to that user, by number or a name of this host
     #[arg(long, value_name = "USER", value_parser = owner::user)]
     user: Option<u32>,
@@ -80,7 +80,7 @@ struct Size {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Perm {
+enum PermTest {
     Exactly(u32),
     All(u32),
     Any(u32),
@@ -132,7 +132,7 @@ impl Size {
     }
 }
 
-impl Perm {
+impl PermTest {
     fn parse(text: &str) -> Result<Self, String> {
         let (kind, mode): (fn(u32) -> Self, _) = match text.as_bytes().first() {
             Some(b'-') => (Self::All, &text[1..]),

@@ -68,7 +68,7 @@ struct FreeRow {
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Row {
+enum FragRow {
     File(FileRow),
     Volume(VolumeRow),
 }
@@ -90,7 +90,7 @@ impl Args {
                     if !self.json {
                         row.show(place, out)?;
                     }
-                    rows.push(Row::Volume(row));
+                    rows.push(FragRow::Volume(row));
                     Ok(())
                 }),
             };
@@ -110,7 +110,7 @@ impl Args {
         path: &Path,
         out: &mut Out,
         noted: &mut Noted,
-        rows: &mut Vec<Row>,
+        rows: &mut Vec<FragRow>,
     ) -> Res {
         for step in Walk::new(side, path, false)? {
             let step = match step {
@@ -137,7 +137,7 @@ impl Args {
                 writeln!(out, ": {}, ideal {ideal}", counted(extents, "extent"))?;
                 continue;
             }
-            rows.push(Row::File(FileRow { path: JsonName::new(&name), blocks, extents, ideal }));
+            rows.push(FragRow::File(FileRow { path: JsonName::new(&name), blocks, extents, ideal }));
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 //! of a volume.
 
 use super::source::SourceArgs;
-use super::transfer::{Told, failure};
+use super::transfer::{TransferReporter, failure};
 use crate::failure::{Failure, Res};
 use crate::location::Location;
 use crate::output::Out;
@@ -56,16 +56,16 @@ impl Args {
         let options = self.from.options()?;
         // All or nothing is asked for, and a timer would commit at other places each time.
         let volume = volumes::open_with(&name, true, |o| o.commit_interval(Duration::ZERO))?;
-        let mut told = Told::new("importing", &name, source.size());
+        let mut reporter = TransferReporter::new("importing", &name, source.size());
         if let ([folder], false, None) = (sources, source.is_image(), source.size()) {
-            told.measure(PathBuf::from(folder));
+            reporter.measure(PathBuf::from(folder));
         }
-        let ran = import(source, &volume, &path, &options, |event| told.hear(event));
+        let ran = import(source, &volume, &path, &options, |event| reporter.hear(event));
         let ran = ran.map_err(|e| failure(&name, &e));
-        let noted = told.finish();
-        let told = self.stats.print(&volume, name.as_encoded_bytes());
+        let noted = reporter.finish();
+        let reporter = self.stats.print(&volume, name.as_encoded_bytes());
         // Also after a failure: the members that were imported are complete.
         let closed = volume.close().map_err(|e| Failure::cannot("close", name.as_encoded_bytes(), e));
-        ran.and(told).and(closed).and(noted.finish())
+        ran.and(reporter).and(closed).and(noted.finish())
     }
 }

@@ -59,7 +59,7 @@ struct Info {
     inodes_per_group: u32,
     groups_per_flex: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
-    journal: Option<Journal>,
+    journal: Option<JournalInfo>,
     last_mounted_on: String,
     mounts: u16,
     created: Option<Time>,
@@ -72,7 +72,7 @@ struct Info {
 }
 
 #[derive(Serialize)]
-struct Journal {
+struct JournalInfo {
     inode: u32,
     /// Bytes, from the copy of the journal's inode in the superblock.
     size: Option<u64>,
@@ -86,7 +86,7 @@ impl Args {
             Ok(sb) => sb,
             Err(e) => {
                 let Ok(Some(table)) = PartitionTable::read(&*device) else { return Err(e) };
-                let table = partitions::Table::new(&*device, table, &name)?;
+                let table = partitions::TableRows::new(&*device, table, &name)?;
                 return if self.json { out.json(&table) } else { table.show(out) };
             }
         };
@@ -130,7 +130,7 @@ impl Info {
             blocks_per_group: raw.s_blocks_per_group.get(),
             inodes_per_group: raw.s_inodes_per_group.get(),
             groups_per_flex: layout.groups_per_flex(),
-            journal: sb.has(Compat::HAS_JOURNAL).then(|| Journal {
+            journal: sb.has(Compat::HAS_JOURNAL).then(|| JournalInfo {
                 inode: raw.s_journal_inum.get(),
                 // The copy of i_block and i_size: 15 words, then the high and the low half of the
                 // size.
@@ -216,9 +216,11 @@ impl Info {
     fn journal(&self) -> String {
         match &self.journal {
             None => "none".into(),
-            Some(Journal { inode: 0, .. }) => "on another device".into(),
-            Some(Journal { inode, size: Some(bytes) }) => format!("{} (inode {inode})", size::human(*bytes)),
-            Some(Journal { inode, size: None }) => format!("inode {inode}"),
+            Some(JournalInfo { inode: 0, .. }) => "on another device".into(),
+            Some(JournalInfo { inode, size: Some(bytes) }) => {
+                format!("{} (inode {inode})", size::human(*bytes))
+            }
+            Some(JournalInfo { inode, size: None }) => format!("inode {inode}"),
         }
     }
 }

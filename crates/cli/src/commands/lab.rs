@@ -25,7 +25,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<LabAction>,
     /// Experiments: overwrite, iversion, rangelock, fsync-storm, dioread, or all
     #[arg(value_name = "NAME")]
     names: Vec<String>,
@@ -67,7 +67,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum LabAction {
     /// Hold two runs against each other. Exit code 2 if anything got worse beyond the noise
     Compare {
         /// results.json of the run before
@@ -80,7 +80,7 @@ enum Action {
 impl Args {
     pub(crate) fn run(self, out: &mut Out) -> Res {
         match &self.action {
-            Some(Action::Compare { before, after }) => held_together(before, after, out),
+            Some(LabAction::Compare { before, after }) => held_together(before, after, out),
             None => self.experiments(out),
         }
     }
@@ -103,7 +103,7 @@ impl Args {
             experiments: Vec::new(),
         };
         for experiment in chosen {
-            let mut screen = Screen::new(out, self.json, self.plot);
+            let mut screen = LabScreen::new(out, self.json, self.plot);
             let result = runner::run(&*experiment, &plan, &mut screen).map_err(failed)?;
             screen.written?;
             results.experiments.push(result);
@@ -113,7 +113,7 @@ impl Args {
             }
         }
         if let Some(model) = model::predict(&results, &plan) {
-            let mut screen = Screen::new(out, self.json, self.plot);
+            let mut screen = LabScreen::new(out, self.json, self.plot);
             screen.show(&model);
             screen.written?;
             results.experiments.push(model);
@@ -223,7 +223,7 @@ fn options(plan: &Plan) -> BTreeMap<String, String> {
 }
 
 /// A watcher of a run that shows its progress.
-struct Screen<'a> {
+struct LabScreen<'a> {
     out: &'a mut Out,
     silent: bool,
     plot: bool,
@@ -231,7 +231,7 @@ struct Screen<'a> {
     written: Res,
 }
 
-impl<'a> Screen<'a> {
+impl<'a> LabScreen<'a> {
     fn new(out: &'a mut Out, silent: bool, plot: bool) -> Self {
         Self { out, silent, plot, bar: ProgressBar::hidden(), written: Ok(()) }
     }
@@ -255,7 +255,7 @@ impl<'a> Screen<'a> {
     }
 }
 
-impl Watch for Screen<'_> {
+impl Watch for LabScreen<'_> {
     fn begins(&mut self, name: &str, question: &str, steps: usize) {
         if std::io::stderr().is_terminal() {
             let style = ProgressStyle::with_template("[{bar:30}] {pos}/{len} eta {eta} {wide_msg}");

@@ -78,7 +78,7 @@ pub(crate) struct Args {
 }
 
 /// A file to show.
-struct Item {
+struct ListedFile {
     /// Where it is.
     spot: Spot,
     /// What to call it.
@@ -118,7 +118,7 @@ impl Args {
 
     /// Returns the file that an argument names. Follows a link to a directory, but for -l and -d,
     /// as ls does.
-    fn named(&self, spot: Spot) -> Res<Item> {
+    fn named(&self, spot: Spot) -> Res<ListedFile> {
         let mut meta = spot.side.metadata(&spot.path, false).or_cannot("access", spot.shown())?;
         if meta.is_symlink()
             && !self.long
@@ -127,13 +127,13 @@ impl Args {
         {
             meta = target;
         }
-        Ok(Item { name: spot.shown(), spot, meta })
+        Ok(ListedFile { name: spot.shown(), spot, meta })
     }
 
     /// Lists a directory, and with -R those below it: by hand, for a tree of any depth.
     fn directory(
         &self,
-        dir: Item,
+        dir: ListedFile,
         first: &mut bool,
         out: &mut Out,
         noted: &mut Noted,
@@ -174,7 +174,7 @@ impl Args {
     }
 
     /// Returns the entries of a directory that are to be shown, sorted.
-    fn items(&self, dir: &Item, noted: &mut Noted) -> Res<Vec<Item>> {
+    fn items(&self, dir: &ListedFile, noted: &mut Noted) -> Res<Vec<ListedFile>> {
         let side = &dir.spot.side;
         let mut names = side.read_dir(&dir.spot.path).or_cannot("open directory", dir.spot.shown())?;
         if self.all {
@@ -192,7 +192,7 @@ impl Args {
                 _ => dir.spot.join(&name),
             };
             match side.metadata(&spot.path, false).or_cannot("access", spot.shown()) {
-                Ok(meta) => items.push(Item { spot, name: name.as_bytes().to_vec(), meta }),
+                Ok(meta) => items.push(ListedFile { spot, name: name.as_bytes().to_vec(), meta }),
                 Err(failure) => noted.note(Err(failure))?,
             }
         }
@@ -200,7 +200,7 @@ impl Args {
         Ok(items)
     }
 
-    fn sort(&self, items: &mut [Item]) {
+    fn sort(&self, items: &mut [ListedFile]) {
         if self.time {
             items.sort_by(|a, b| b.meta.mtime.cmp(&a.meta.mtime).then_with(|| a.name.cmp(&b.name)));
         } else if self.by_size {
@@ -215,7 +215,7 @@ impl Args {
 
     fn show(
         &self,
-        items: &[Item],
+        items: &[ListedFile],
         total: bool,
         out: &mut Out,
         noted: &mut Noted,
@@ -241,7 +241,7 @@ impl Args {
     }
 
     /// Formats `[inode ][blocks ]name[type]`.
-    fn cell(&self, item: &Item, out: &Out) -> columns::Cell {
+    fn cell(&self, item: &ListedFile, out: &Out) -> columns::Cell {
         let mut front = String::new();
         if self.inode {
             front += &format!("{} ", item.meta.ino);

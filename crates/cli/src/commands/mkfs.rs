@@ -60,8 +60,8 @@ pub(crate) struct Args {
     reserved: Option<f64>,
     /// hash_seed=UUID, root_owner=UID:GID, nodiscard; lazy_itable_init=0 and lazy_journal_init=0
     /// are always so
-    #[arg(short = 'E', value_name = "OPTION,...", value_parser = Extended::parse)]
-    extended: Option<Extended>,
+    #[arg(short = 'E', value_name = "OPTION,...", value_parser = MkfsExtended::parse)]
+    extended: Option<MkfsExtended>,
     /// size=MEGABYTES of the journal
     #[arg(short = 'J', value_name = "size=MEGABYTES", value_parser = journal_size)]
     journal: Option<u32>,
@@ -75,13 +75,13 @@ pub(crate) struct Args {
 
 /// A setting of -E.
 #[derive(Debug, Clone, Default)]
-struct Extended {
+struct MkfsExtended {
     hash_seed: Option<Uuid>,
     root_owner: Option<(u32, u32)>,
     keep: bool,
 }
 
-impl Extended {
+impl MkfsExtended {
     fn parse(text: &str) -> Result<Self, String> {
         let mut extended = Self::default();
         for option in text.split(',').filter(|o| !o.is_empty()) {
@@ -310,9 +310,9 @@ mod tests {
         assert!(journal_size("64").is_err());
         assert_eq!(uuid("clear"), Ok(Uuid::nil()));
         assert!(uuid("no").is_err());
-        let e = Extended::parse("lazy_itable_init=0,root_owner=7:8,nodiscard").expect("options");
+        let e = MkfsExtended::parse("lazy_itable_init=0,root_owner=7:8,nodiscard").expect("options");
         assert_eq!((e.root_owner, e.keep), (Some((7, 8)), true));
-        assert!(Extended::parse("stride=4").is_err());
+        assert!(MkfsExtended::parse("stride=4").is_err());
         assert_eq!(small::<u16>("65536"), Err("'65536' is too large".into()));
     }
 }

@@ -49,8 +49,8 @@ mod verity;
 mod xattr;
 mod zero_free;
 
-pub(crate) use mount::Helper as MountHelper;
-pub(crate) use umount::Helper as UmountHelper;
+pub(crate) use mount::MountHelper;
+pub(crate) use umount::UmountHelper;
 
 use crate::failure::Res;
 use crate::output::Out;

@@ -11,7 +11,7 @@ use crate::location::whole_volume;
 use crate::quote::quoted;
 use crate::volumes::{open_device, source};
 use crate::watch::place::{self, Folder};
-use crate::watch::{Place, Server, Signals, Subject};
+use crate::watch::{Signals, SocketPlace, Subject, WatchServer};
 use lanefs_device::{BlockDevice, Overlay};
 use lanefs_fuse::{Broker, MountOptions, MountPoint, SandboxMode, Session, SessionError};
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -178,7 +178,7 @@ impl Args {
         if self.daemon {
             detach(&null).map_err(system)?;
         }
-        let server = Server::start(signals, socket, metrics, subject, end).map_err(system)?;
+        let server = WatchServer::start(signals, socket, metrics, subject, end).map_err(system)?;
         // Before the first request of a program is answered.
         if let Some(broker) = &broker {
             broker.keep_mount();
@@ -227,7 +227,7 @@ impl Args {
         session: &Session,
         broker: Option<&Broker>,
         folder: Option<std::io::Result<Folder>>,
-    ) -> (Option<UnixListener>, Option<Place>) {
+    ) -> (Option<UnixListener>, Option<SocketPlace>) {
         let bind = |folder: std::io::Result<Folder>| folder?.bind(session.device(), std::process::id());
         let made = match (broker, folder) {
             (Some(broker), _) => broker.socket().and_then(|socket| {
@@ -335,7 +335,7 @@ fn ended(volume: &OsStr, e: &SessionError) -> Failure {
 /// lanefs-mount-options(5).
 #[derive(Debug, clap::Parser)]
 #[command(name = "mount.lanefs", version)]
-pub(crate) struct Helper {
+pub(crate) struct MountHelper {
     /// The volume
     source: OsString,
     /// The directory to mount it at
@@ -383,7 +383,7 @@ pub(super) fn no_namespace(name: &str) -> Result<String, String> {
     Err(format!("enter the namespace first: nsenter --mount={name} and then this command without -N"))
 }
 
-impl Helper {
+impl MountHelper {
     pub(crate) fn run(self) -> Res {
         let mut options = self.options;
         if self.read_only {

@@ -24,8 +24,8 @@ pub(crate) struct Args {
     volume: OsString,
     /// The new size: 8G; +2G on top of the present one; min, the smallest that lanefs can give it;
     /// fit+5%, that and a part more; without it, all of the file or device
-    #[arg(value_name = "SIZE", value_parser = Target::parse)]
-    size: Option<Target>,
+    #[arg(value_name = "SIZE", value_parser = NewSize::parse)]
+    size: Option<NewSize>,
     /// Say nothing
     #[arg(short, long)]
     quiet: bool,
@@ -36,14 +36,14 @@ pub(crate) struct Args {
 
 /// A size that was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Target {
+enum NewSize {
     Bytes(u64),
     More(u64),
     /// The minimum and so many percent of it.
     Fit(u32),
 }
 
-impl Target {
+impl NewSize {
     fn parse(text: &str) -> Result<Self, String> {
         if let Some(more) = text.strip_prefix('+') {
             return size::parse(more).map(Self::More);
@@ -96,7 +96,7 @@ impl Args {
         loop {
             volume.shrink(next).or_cannot("resize", name.as_bytes())?;
             let before = volume.size();
-            if self.size != Some(Target::Fit(0)) {
+            if self.size != Some(NewSize::Fit(0)) {
                 break;
             }
             // Inode tables of groups that went away may have lain before the end.
@@ -114,17 +114,17 @@ impl Args {
     /// the present size. If the process was killed before it made the file shorter, another resize
     /// to that size finishes.
     fn names_a_size(&self) -> bool {
-        matches!(self.size, Some(Target::Bytes(_) | Target::Fit(_)))
+        matches!(self.size, Some(NewSize::Bytes(_) | NewSize::Fit(_)))
     }
 
     /// Returns the bytes that were asked for.
     fn wanted(&self, volume: &Resize, name: &VolumeName) -> Res<u64> {
         match self.size {
-            Some(Target::Bytes(bytes)) => Ok(bytes),
-            Some(Target::More(more)) => volume.size().checked_add(more).ok_or_else(|| {
+            Some(NewSize::Bytes(bytes)) => Ok(bytes),
+            Some(NewSize::More(more)) => volume.size().checked_add(more).ok_or_else(|| {
                 Failure::cannot("resize", name.as_bytes(), Cause::text("larger than 2^64 bytes"))
             }),
-            Some(Target::Fit(percent)) => {
+            Some(NewSize::Fit(percent)) => {
                 let least = volume.minimum().or_cannot("resize", name.as_bytes())?;
                 Ok(least.saturating_add((u128::from(least) * u128::from(percent)).div_ceil(100) as u64))
             }
@@ -222,12 +222,12 @@ mod tests {
 
     #[test]
     fn reads_sizes() {
-        assert_eq!(Target::parse("8G"), Ok(Target::Bytes(8 << 30)));
-        assert_eq!(Target::parse("+2G"), Ok(Target::More(2 << 30)));
-        assert_eq!(Target::parse("min"), Ok(Target::Fit(0)));
-        assert_eq!(Target::parse("fit+5%"), Ok(Target::Fit(5)));
+        assert_eq!(NewSize::parse("8G"), Ok(NewSize::Bytes(8 << 30)));
+        assert_eq!(NewSize::parse("+2G"), Ok(NewSize::More(2 << 30)));
+        assert_eq!(NewSize::parse("min"), Ok(NewSize::Fit(0)));
+        assert_eq!(NewSize::parse("fit+5%"), Ok(NewSize::Fit(5)));
         for bad in ["", "+", "-1G", "8X", "++1G", "fit5%", "fit+5", "fit+%", "minimum"] {
-            assert!(Target::parse(bad).is_err(), "{bad}");
+            assert!(NewSize::parse(bad).is_err(), "{bad}");
         }
     }
 }

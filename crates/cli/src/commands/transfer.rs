@@ -82,7 +82,7 @@ pub(super) fn asked() -> Res<Arc<AtomicUsize>> {
 
 /// A watcher of a transfer: shows a bar and reports notes.
 #[derive(Debug)]
-pub(super) struct Told<'a> {
+pub(super) struct TransferReporter<'a> {
     progress: Progress,
     noted: Noted,
     volume: &'a OsStr,
@@ -90,7 +90,7 @@ pub(super) struct Told<'a> {
     older: &'a OsStr,
 }
 
-impl<'a> Told<'a> {
+impl<'a> TransferReporter<'a> {
     /// Starts to report on `volume`, as the user named it; `total` is the number of bytes to
     /// expect.
     pub(super) fn new(what: &'static str, volume: &'a OsStr, total: Option<u64>) -> Self {

@@ -61,18 +61,18 @@ struct Settings {
     default_mount_options: Option<BitEdit>,
     /// mount_opts=OPTIONS for mounts by the kernel; hash_alg=half_md4, tea or legacy for new
     /// directories. An option per -E, for mount options have commas too
-    #[arg(short = 'E', value_name = "OPTION", value_parser = Extended::parse)]
-    extended: Vec<Extended>,
+    #[arg(short = 'E', value_name = "OPTION", value_parser = TuneExtended::parse)]
+    extended: Vec<TuneExtended>,
 }
 
 /// A setting of -E.
 #[derive(Debug, Clone)]
-enum Extended {
+enum TuneExtended {
     MountOptions(String),
     HashAlgorithm(HashVersion),
 }
 
-impl Extended {
+impl TuneExtended {
     fn parse(text: &str) -> Result<Self, String> {
         let (name, value) = text.split_once('=').unwrap_or((text, ""));
         Ok(match (name, value) {
@@ -216,8 +216,8 @@ impl Settings {
         };
         for option in self.extended {
             match option {
-                Extended::MountOptions(options) => tuning.mount_options = Some(options.into_bytes()),
-                Extended::HashAlgorithm(version) => tuning.hash_version = Some(version),
+                TuneExtended::MountOptions(options) => tuning.mount_options = Some(options.into_bytes()),
+                TuneExtended::HashAlgorithm(version) => tuning.hash_version = Some(version),
             }
         }
         tuning

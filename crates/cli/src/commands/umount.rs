@@ -42,7 +42,7 @@ impl Args {
         let mount = MountPoint::find(&self.dir, |device| place::server_of(device).is_some());
         let mount = mount.map_err(|e| failed(e.to_string()))?;
         // Before the unmount: the server is one of this mount as long as the mount is there.
-        let server = Server::of(&mount);
+        let server = ServerEnd::of(&mount);
         let mut done = mount.unmount(self.lazy);
         let aborts = self.force && is_busy(&done);
         if aborts {
@@ -87,7 +87,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const FIRST: Duration = Duration::from_secs(2);
 
 /// The server of a mount: a process, which cannot be taken for another.
-enum Server {
+enum ServerEnd {
     /// It has a socket.
     Process(Pid, OwnedFd),
     /// The mount has no socket that this user may open. Holds the processes that had the volume
@@ -97,7 +97,7 @@ enum Server {
     Unknown,
 }
 
-impl Server {
+impl ServerEnd {
     fn of(mount: &MountPoint) -> Self {
         if let Some(pid) = place::server_of(mount.device())
             && let Ok(process) = pidfd_open(pid, PidfdFlags::empty())
@@ -188,7 +188,7 @@ fn listed(lead: &str, users: &[User]) -> String {
 /// umount(8) runs it for mounts of the type fuse.lanefs, or that name it by -o uhelper=lanefs.
 #[derive(Debug, clap::Parser)]
 #[command(name = "umount.lanefs", version)]
-pub(crate) struct Helper {
+pub(crate) struct UmountHelper {
     /// The directory
     dir: PathBuf,
     /// Also while programs use it, whose calls fail from then on. What they have written and not
@@ -221,7 +221,7 @@ fn mounted_type(name: &str) -> Result<String, String> {
     if name.starts_with("fuse.") { Ok(name.to_owned()) } else { fs_type(name) }
 }
 
-impl Helper {
+impl UmountHelper {
     pub(crate) fn run(self) -> Res {
         let said = format!("lanefs: {} is unmounted", quoted(self.dir.as_os_str().as_bytes()));
         Args { dir: self.dir, lazy: self.lazy, force: self.force, read_only: self.read_only }.run()?;

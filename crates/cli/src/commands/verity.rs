@@ -32,17 +32,17 @@ const ALIGN: u64 = 4096;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    action: Action,
+    action: VerityAction,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Action {
+enum VerityAction {
     /// Make the hash tree, and print its root hash
     Format(Format),
     /// Verify a volume against its hash tree; the first wrong block is named
     Verify {
         #[command(flatten)]
-        place: Place,
+        place: TreePlace,
         /// The root hash that the tree must have; without it, its own is printed
         #[arg(value_parser = bytes)]
         root_hash: Option<Bytes>,
@@ -50,7 +50,7 @@ enum Action {
     /// Show the superblock of the hash tree
     Dump {
         #[command(flatten)]
-        place: Place,
+        place: TreePlace,
     },
     /// Give files hash trees (fs-verity): their content cannot change any more, and is verified
     /// when it is read
@@ -61,7 +61,7 @@ enum Action {
 }
 
 #[derive(Debug, clap::Args)]
-struct Place {
+struct TreePlace {
     /// The volume
     volume: OsString,
     /// The tree is in this file, and vouches for all of the file or device of the volume
@@ -75,7 +75,7 @@ type Devices = (Arc<dyn BlockDevice>, Arc<dyn BlockDevice>, u64);
 #[derive(Debug, clap::Args)]
 struct Format {
     #[command(flatten)]
-    place: Place,
+    place: TreePlace,
     /// In hexadecimal, `-` for none; random otherwise
     #[arg(long, value_name = "HEX", value_parser = bytes, allow_hyphen_values = true)]
     salt: Option<Bytes>,
@@ -103,11 +103,11 @@ fn algorithm(text: &str) -> Result<Algorithm, String> {
 impl Args {
     pub(crate) fn run(self, out: &mut Out) -> Res {
         match self.action {
-            Action::Format(format) => format.run(out),
-            Action::Enable(enable) => enable.run(),
-            Action::Measure(measure) => measure.run(out),
-            Action::Verify { place, root_hash } => place.verify(root_hash, out),
-            Action::Dump { place } => {
+            VerityAction::Format(format) => format.run(out),
+            VerityAction::Enable(enable) => enable.run(),
+            VerityAction::Measure(measure) => measure.run(out),
+            VerityAction::Verify { place, root_hash } => place.verify(root_hash, out),
+            VerityAction::Dump { place } => {
                 let (_, hashes, offset) = place.open()?;
                 let header = Header::read(&*hashes, offset).map_err(cause);
                 show(&header.or_cannot("read", place.volume.as_bytes())?, out)
@@ -116,7 +116,7 @@ impl Args {
     }
 }
 
-impl Place {
+impl TreePlace {
     fn name(&self) -> VolumeName {
         whole_volume(&self.volume)
     }

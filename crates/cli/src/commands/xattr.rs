@@ -16,14 +16,14 @@ use std::path::PathBuf;
 #[command(disable_help_flag = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    action: Action,
+    action: XattrAction,
     /// Print help
     #[arg(long, global = true, action = clap::ArgAction::Help)]
     help: Option<bool>,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Action {
+enum XattrAction {
     /// Write the value of an attribute to standard output, as it is
     #[command(disable_help_flag = true)]
     Get {
@@ -115,7 +115,7 @@ impl Args {
     pub(crate) fn run(self, out: &mut Out) -> Res {
         let mut volumes = Volumes::default();
         match self.action {
-            Action::Get { name, file, hex: as_hex, json } => {
+            XattrAction::Get { name, file, hex: as_hex, json } => {
                 let (spot, path) = file.find(&mut volumes, false)?;
                 let value = spot.side.get_xattr(&path, &name);
                 let value = value.map_err(|e| no_attribute(&name, "read", &spot, e))?;
@@ -126,18 +126,18 @@ impl Args {
                     () => out.write_all(&value)?,
                 }
             }
-            Action::Set { name, value, file } => {
+            XattrAction::Set { name, value, file } => {
                 let value = read_value(&value)?;
                 let (spot, path) = file.find(&mut volumes, true)?;
                 let set = spot.side.node(&path, None).and_then(|node| node.set_xattr(&name, &value));
                 set.map_err(|e| no_attribute(&name, "set", &spot, e))?;
             }
-            Action::Rm { name, file } => {
+            XattrAction::Rm { name, file } => {
                 let (spot, path) = file.find(&mut volumes, true)?;
                 let removed = spot.side.remove_xattr(&path, &name);
                 removed.map_err(|e| no_attribute(&name, "remove", &spot, e))?;
             }
-            Action::Ls { files, no_dereference, json } => {
+            XattrAction::Ls { files, no_dereference, json } => {
                 let mut all = Vec::new();
                 let done = volumes.for_each(&files, |volumes, path| {
                     let found = list(&File { path: path.clone(), no_dereference }, volumes)?;
@@ -157,9 +157,9 @@ impl Args {
     }
 }
 
-type Found = (Spot, Vec<(OsString, Vec<u8>)>);
+type FoundAttr = (Spot, Vec<(OsString, Vec<u8>)>);
 
-fn list(file: &File, volumes: &mut Volumes) -> Res<Found> {
+fn list(file: &File, volumes: &mut Volumes) -> Res<FoundAttr> {
     let (spot, path) = file.find(volumes, false)?;
     let mut found = Vec::new();
     for name in spot.side.list_xattrs(&path).or_cannot("list attributes of", spot.shown())? {
@@ -170,13 +170,13 @@ fn list(file: &File, volumes: &mut Volumes) -> Res<Found> {
     Ok((spot, found))
 }
 
-fn as_json((spot, found): Found) -> Attributes {
+fn as_json((spot, found): FoundAttr) -> Attributes {
     let attributes = found.into_iter().map(|(name, value)| Attribute::new(&name, value)).collect();
     Attributes { path: spot.path.to_string_lossy().into_owned(), attributes }
 }
 
 /// Shows attributes as getfattr -d does.
-fn show((spot, found): Found, out: &mut Out) -> Res {
+fn show((spot, found): FoundAttr, out: &mut Out) -> Res {
     if found.is_empty() {
         return Ok(());
     }

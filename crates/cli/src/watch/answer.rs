@@ -1,7 +1,7 @@
 //! The answers to clients: a mount tells its owner everything, and programs of this machine its
 //! metrics.
 
-use super::client::{Found, Reply};
+use super::client::{PathAnswer, Reply};
 use super::prometheus;
 use lanefs_fuse::{Monitor, MountStats};
 use serde::Serialize;
@@ -38,10 +38,10 @@ struct Head<'a> {
 impl Subject {
     /// Returns the answer to the owner: `/stats`, `/metrics`, and `/hold`, which holds the device
     /// still.
-    pub(super) fn for_owner(&self, path: &str) -> Found {
+    pub(super) fn for_owner(&self, path: &str) -> PathAnswer {
         match path {
             "/stats" => self.with(|stats| self.json(&stats)).into(),
-            "/hold" => Found::HandOver,
+            "/hold" => PathAnswer::HandOver,
             _ => self.for_all(path).into(),
         }
     }

@@ -55,11 +55,11 @@ pub(crate) fn ask(socket: &Path, path: &str) -> Result<String, Refusal> {
 
 /// A mount whose device is held in one committed state for this process.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldMount {
     stream: UnixStream,
 }
 
-impl Held {
+impl HeldMount {
     /// Asks the mount behind `socket` to hold its device. Waits for a commit and a checkpoint that
     /// are under way there.
     ///

@@ -42,13 +42,13 @@ impl Reply {
 
 /// The answer to a request for a path.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum PathAnswer {
     Reply(Reply),
     /// None from this thread: another thread takes over the stream.
     HandOver,
 }
 
-impl From<Reply> for Found {
+impl From<Reply> for PathAnswer {
     fn from(reply: Reply) -> Self {
         Self::Reply(reply)
     }
@@ -87,7 +87,7 @@ impl<S: Read + Write> Client<S> {
     }
 
     /// Goes on as far as it goes. `find` has the answer to a path.
-    pub(crate) fn step<F: Into<Found>>(&mut self, find: impl FnOnce(&str) -> F) -> Wants {
+    pub(crate) fn step<F: Into<PathAnswer>>(&mut self, find: impl FnOnce(&str) -> F) -> Wants {
         if self.answer.is_none() {
             match self.read() {
                 Ok(true) => {}
@@ -95,8 +95,8 @@ impl<S: Read + Write> Client<S> {
                 Err(_) => return Wants::Nothing,
             }
             match reply(&self.asked, find) {
-                (Found::Reply(reply), head_only) => self.answer = Some(reply.bytes(head_only)),
-                (Found::HandOver, _) => return Wants::HandOver,
+                (PathAnswer::Reply(reply), head_only) => self.answer = Some(reply.bytes(head_only)),
+                (PathAnswer::HandOver, _) => return Wants::HandOver,
             }
         }
         self.write().unwrap_or(Wants::Nothing)
@@ -140,7 +140,7 @@ fn has_ended(asked: &[u8]) -> bool {
 }
 
 /// Returns the answer, and whether only its head is wanted.
-fn reply<F: Into<Found>>(asked: &[u8], find: impl FnOnce(&str) -> F) -> (Found, bool) {
+fn reply<F: Into<PathAnswer>>(asked: &[u8], find: impl FnOnce(&str) -> F) -> (PathAnswer, bool) {
     let refused = |status, text| (Reply::line(status, text).into(), false);
     if asked.len() > LONGEST {
         return refused("431 Request Header Fields Too Large", "the request is too long");

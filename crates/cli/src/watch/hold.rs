@@ -6,7 +6,7 @@
 //! told `kept`; the mount goes on.
 //!
 //! Each client has a thread, which sleeps: neither the programs on the mount nor the thread of
-//! [`Server`](super::Server) wait for the client to be served.
+//! [`WatchServer`](super::Server) wait for the client to be served.
 
 use super::client::Reply;
 use lanefs::Observer;

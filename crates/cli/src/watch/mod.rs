@@ -1,6 +1,6 @@
 //! A mount as seen from outside: a socket that `lanefs top` asks, and metrics for Prometheus.
 //!
-//! [`Server`] runs one thread beside the threads that serve the kernel. This thread waits for
+//! [`WatchServer`] runs one thread beside the threads that serve the kernel. This thread waits for
 //! signals, for the owner of the mount on a socket that no other user can reach ([`place`]), and,
 //! if an option says so, for programs of this machine on a port. No client can make it wait: it
 //! serves all clients in turn, each with a bounded request and for a bounded time ([`client`]). For
@@ -15,7 +15,7 @@ mod prometheus;
 mod server;
 
 pub(crate) use answer::Subject;
-pub(crate) use ask::{Held, Refusal, ask};
+pub(crate) use ask::{HeldMount, Refusal, ask};
 pub(crate) use hold::LIMIT;
-pub(crate) use place::Place;
-pub(crate) use server::{Server, Signals};
+pub(crate) use place::SocketPlace;
+pub(crate) use server::{Signals, WatchServer};

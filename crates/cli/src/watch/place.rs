@@ -24,12 +24,12 @@ use std::path::{Path, PathBuf};
 
 /// The name of a socket. Removed when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct SocketPlace {
     folder: OwnedFd,
     name: String,
 }
 
-impl Drop for Place {
+impl Drop for SocketPlace {
     fn drop(&mut self) {
         let _ = unlinkat(&self.folder, &self.name, AtFlags::empty());
     }
@@ -67,7 +67,7 @@ impl Folder {
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn bind(&self, device: MountDevice, server: u32) -> io::Result<(UnixListener, Place)> {
+    pub(crate) fn bind(&self, device: MountDevice, server: u32) -> io::Result<(UnixListener, SocketPlace)> {
         let lock = lock(&self.dir)?;
         bind_at(&self.path, &lock, device, server).map_err(|e| told_of(&self.path, &e))
     }
@@ -124,7 +124,7 @@ fn bind_at(
     lock: &OwnedFd,
     device: MountDevice,
     server: u32,
-) -> io::Result<(UnixListener, Place)> {
+) -> io::Result<(UnixListener, SocketPlace)> {
     sweep(folder, lock)?;
     // In another namespace there may be another process of this number, but it has another
     // connection.
@@ -133,7 +133,7 @@ fn bind_at(
     // is given up when it is closed.
     let folder = openat(lock, ".", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let listener = UnixListener::bind(inside(&folder, &name))?;
-    let place = Place { folder, name };
+    let place = SocketPlace { folder, name };
     chmodat(&place.folder, &place.name, Mode::from_raw_mode(0o600), AtFlags::empty())?;
     listener.set_nonblocking(true)?;
     Ok((listener, place))
@@ -239,7 +239,7 @@ mod tests {
         let bind = |device, server| Folder::open_in(&folders).unwrap().bind(device, server).unwrap();
         let (_listener, owner) = bind(connection(7), 1);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
-        let path_of = |owner: &Place| folders[1].join(&owner.name);
+        let path_of = |owner: &SocketPlace| folders[1].join(&owner.name);
         assert_eq!((mode(&folders[1]), mode(&path_of(&owner))), (0o700, 0o600));
         // A listener that is closed without a word is what a killed process leaves. A child of
         // another test's thread has it open until its exec.

@@ -22,8 +22,9 @@ use std::time::{Duration, Instant};
 /// Connections at a time: of the owner, and as many of other users.
 const MOST: usize = 8;
 
-/// How long no client is accepted after accept(2) has failed: the system is short of something.
-const SULK: Duration = Duration::from_secs(1);
+/// The time for which no client is accepted after accept(2) has failed: the system is short of
+/// something.
+const ACCEPT_BACKOFF: Duration = Duration::from_secs(1);
 
 /// Bytes of the thread's stack, of which it uses little.
 const STACK: usize = 256 << 10;
@@ -63,13 +64,13 @@ impl Signals {
 
 /// The server of a mount's socket and metrics.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct WatchServer {
     ended: Arc<AtomicBool>,
     bell: UnixStream,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Server {
+impl WatchServer {
     /// Starts the thread. `on_signal` runs there.
     pub(crate) fn start(
         signals: Signals,
@@ -80,15 +81,21 @@ impl Server {
     ) -> io::Result<Self> {
         let bell = signals.into.try_clone()?;
         let ended = Arc::new(AtomicBool::new(false));
-        let work =
-            Work { signals, owner, metrics, subject, ended: Arc::clone(&ended), holds: Arc::default() };
+        let work = WatchThread {
+            signals,
+            owner,
+            metrics,
+            subject,
+            ended: Arc::clone(&ended),
+            holds: Arc::default(),
+        };
         let thread = thread::Builder::new().name("lanefs-watch".into()).stack_size(STACK);
         let thread = Some(thread.spawn(move || work.run(on_signal))?);
         Ok(Self { ended, bell, thread })
     }
 }
 
-impl Drop for Server {
+impl Drop for WatchServer {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Release);
         let _ = self.bell.write_all(b"!");
@@ -99,7 +106,7 @@ impl Drop for Server {
     }
 }
 
-struct Work {
+struct WatchThread {
     signals: Signals,
     owner: Option<UnixListener>,
     metrics: Option<TcpListener>,
@@ -109,20 +116,20 @@ struct Work {
     holds: Arc<()>,
 }
 
-impl Work {
+impl WatchThread {
     fn run(mut self, mut on_signal: impl FnMut()) {
         let (mut own, mut others) = (Vec::<Client<UnixStream>>::new(), Vec::<Client<TcpStream>>::new());
-        let mut sulks: Option<Instant> = None;
+        let mut backoff: Option<Instant> = None;
         loop {
             let now = Instant::now();
-            sulks = sulks.filter(|until| *until > now);
+            backoff = backoff.filter(|until| *until > now);
             own.retain(|c| c.deadline > now);
             others.retain(|c| c.deadline > now);
             let deadlines = own.iter().map(|c| c.deadline).chain(others.iter().map(|c| c.deadline));
-            let wait = deadlines.chain(sulks).min().map(|end| end.saturating_duration_since(now));
-            if self.wait(&own, &others, sulks.is_some(), wait).is_err() {
+            let wait = deadlines.chain(backoff).min().map(|end| end.saturating_duration_since(now));
+            if self.wait(&own, &others, backoff.is_some(), wait).is_err() {
                 // poll(2) fails only for want of memory.
-                thread::sleep(SULK);
+                thread::sleep(ACCEPT_BACKOFF);
             }
             if self.signals.take() {
                 if self.ended.load(Ordering::Acquire) {
@@ -133,9 +140,9 @@ impl Work {
             let subject = &self.subject;
             own = own.into_iter().filter_map(|c| self.serve_owner(c)).collect();
             others.retain_mut(|c| c.step(|path| subject.for_all(path)) != Wants::Nothing);
-            if sulks.is_none() {
+            if backoff.is_none() {
                 let entered = self.let_in(&mut own, &mut others);
-                sulks = entered.err().map(|_| Instant::now() + SULK);
+                backoff = entered.err().map(|_| Instant::now() + ACCEPT_BACKOFF);
             }
         }
     }
@@ -158,7 +165,7 @@ impl Work {
         &self,
         own: &[Client<UnixStream>],
         others: &[Client<TcpStream>],
-        sulks: bool,
+        backs_off: bool,
         patience: Option<Duration>,
     ) -> io::Result<()> {
         fn of<S: AsFd + Read + Write>(client: &Client<S>) -> PollFd<'_> {
@@ -166,10 +173,10 @@ impl Work {
             PollFd::new(&client.stream, events)
         }
         let mut fds = vec![PollFd::new(self.signals.pipe(), PollFlags::IN)];
-        if let Some(owner) = self.owner.as_ref().filter(|_| !sulks && own.len() < MOST) {
+        if let Some(owner) = self.owner.as_ref().filter(|_| !backs_off && own.len() < MOST) {
             fds.push(PollFd::new(owner, PollFlags::IN));
         }
-        if let Some(metrics) = self.metrics.as_ref().filter(|_| !sulks && others.len() < MOST) {
+        if let Some(metrics) = self.metrics.as_ref().filter(|_| !backs_off && others.len() < MOST) {
             fds.push(PollFd::new(metrics, PollFlags::IN));
         }
         fds.extend(own.iter().map(of));

@@ -81,21 +81,21 @@ impl FileDevice {
     /// Returns the sectors around the first part, at most [`BOUNCE`] bytes, of a range.
     ///
     /// The size of the device is a multiple of the alignment, so a window never passes its end.
-    fn window(&self, offset: u64, len: u64) -> Window {
+    fn window(&self, offset: u64, len: u64) -> BounceWindow {
         let align = self.align as u64;
         let start = offset / align * align;
         let end = (offset + len).next_multiple_of(align).min(start + BOUNCE);
-        Window { start, end }
+        BounceWindow { start, end }
     }
 }
 
 /// A range of whole sectors.
-struct Window {
+struct BounceWindow {
     start: u64,
     end: u64,
 }
 
-impl Window {
+impl BounceWindow {
     fn len(&self) -> u64 {
         self.end - self.start
     }

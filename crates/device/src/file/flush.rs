@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 #[derive(Debug, Default)]
-struct State {
+struct FlushState {
     /// Flushes that have started.
     started: u64,
     /// The newest flush that succeeded.
@@ -21,7 +21,7 @@ struct State {
 /// The state that flushes of one device share.
 #[derive(Debug, Default)]
 pub(super) struct Flusher {
-    state: Mutex<State>,
+    state: Mutex<FlushState>,
     ended: Condvar,
 }
 
@@ -60,7 +60,7 @@ impl Flusher {
         result
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FlushState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

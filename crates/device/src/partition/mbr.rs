@@ -16,7 +16,7 @@ const MOST_EMPTY: u32 = 100;
 
 /// The first sector of a disk, if it is an MBR.
 pub(super) struct Mbr {
-    entries: [Entry; 4],
+    entries: [MbrEntry; 4],
     disk: u32,
     /// The unit of its numbers.
     sector: u64,
@@ -24,13 +24,13 @@ pub(super) struct Mbr {
 
 /// An entry, with its sectors as numbers.
 #[derive(Clone, Copy)]
-struct Entry {
+struct MbrEntry {
     kind: u8,
     start: u64,
     sectors: u64,
 }
 
-impl Entry {
+impl MbrEntry {
     /// Returns whether it has sectors. In a link of a chain this is enough for a number.
     fn has_sectors(self) -> bool {
         self.sectors != 0
@@ -83,7 +83,7 @@ impl Mbr {
     fn follow(
         &self,
         device: &dyn BlockDevice,
-        extended: Entry,
+        extended: MbrEntry,
         mut number: u32,
         found: &mut Vec<Partition>,
     ) -> Result<u32> {
@@ -100,7 +100,7 @@ impl Mbr {
                     && start + logical.sectors <= extended.start + extended.sectors;
                 let is_one = logical.has_sectors() && !logical.is_extended() && (at < 2 || inside);
                 if is_one && number <= LAST {
-                    found.push(self.partition(Entry { start, ..logical }, number));
+                    found.push(self.partition(MbrEntry { start, ..logical }, number));
                     (number, empty) = (number + 1, 0);
                 }
             }
@@ -110,7 +110,7 @@ impl Mbr {
         Ok(number)
     }
 
-    fn partition(&self, entry: Entry, number: u32) -> Partition {
+    fn partition(&self, entry: MbrEntry, number: u32) -> Partition {
         let mut uuid = self.disk();
         let _ = write!(uuid, "-{number:02x}");
         Partition {
@@ -127,8 +127,8 @@ impl Mbr {
 }
 
 /// Reads the entries of a sector with the signature of a table.
-fn entries(sector: &[u8; SECTOR as usize]) -> Option<[Entry; 4]> {
-    let entry = |at: usize| Entry {
+fn entries(sector: &[u8; SECTOR as usize]) -> Option<[MbrEntry; 4]> {
+    let entry = |at: usize| MbrEntry {
         kind: sector[at + 4],
         start: at_u32(sector, at + 8).into(),
         sectors: at_u32(sector, at + 12).into(),

@@ -13,7 +13,7 @@ pub enum XattrError {
         /// The inode.
         ino: u32,
         /// The rule.
-        source: codec::XattrError,
+        source: codec::XattrFormatError,
     },
     /// In an attribute block.
     #[error("inode {ino}: extended attribute block {block}: {source}")]
@@ -23,7 +23,7 @@ pub enum XattrError {
         /// `i_file_acl`.
         block: u64,
         /// The rule.
-        source: codec::XattrError,
+        source: codec::XattrFormatError,
     },
     /// In the inode that holds a value.
     #[error("inode {ino}: inode {value_ino}, which holds the value of an attribute, {rule}")]

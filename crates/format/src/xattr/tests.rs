@@ -82,7 +82,7 @@ fn a_name_hashed_as_signed_bytes_is_accepted_and_another_hash_is_not() {
     put_u32(&mut block, at, signed);
     parse_block(&block).unwrap();
     put_u32(&mut block, at, signed ^ 1);
-    assert!(matches!(parse_block(&block), Err(XattrError::Hash { offset: 52, .. })));
+    assert!(matches!(parse_block(&block), Err(XattrFormatError::Hash { offset: 52, .. })));
 }
 
 #[test]
@@ -127,27 +127,27 @@ fn broken_rules_have_names() {
         block[at..at + bytes.len()].copy_from_slice(bytes);
         parse_block(&block).unwrap_err()
     };
-    assert_eq!(broken(0, &[1]), XattrError::Magic { found: 0xEA02_0001 });
-    assert_eq!(broken(8, &[2]), XattrError::Blocks { value: 2 });
-    assert_eq!(broken(4, &[0]), XattrError::Refcount);
+    assert_eq!(broken(0, &[1]), XattrFormatError::Magic { found: 0xEA02_0001 });
+    assert_eq!(broken(8, &[2]), XattrFormatError::Blocks { value: 2 });
+    assert_eq!(broken(4, &[0]), XattrFormatError::Refcount);
     assert_eq!(
         broken(40, &[0, 0, 0, 2]),
-        XattrError::ValueSize { offset: 32, size: 0x200_0000, max: 1 << 24 }
+        XattrFormatError::ValueSize { offset: 32, size: 0x200_0000, max: 1 << 24 }
     );
     assert_eq!(
         broken(34, &[0xBC, 3]),
-        XattrError::ValueRange { offset: 32, start: 956, end: 1026, min: 96, max: 1024 }
+        XattrFormatError::ValueRange { offset: 32, start: 956, end: 1026, min: 96, max: 1024 }
     );
     // The mark behind the last name belongs to the names.
-    assert!(matches!(broken(34, &[92, 0]), XattrError::ValueRange { start: 92, min: 96, .. }));
+    assert!(matches!(broken(34, &[92, 0]), XattrFormatError::ValueRange { start: 92, min: 96, .. }));
     assert_eq!(
         broken(34, &[32, 0]),
-        XattrError::ValueRange { offset: 32, start: 32, end: 102, min: 96, max: 1024 }
+        XattrFormatError::ValueRange { offset: 32, start: 32, end: 102, min: 96, max: 1024 }
     );
-    assert_eq!(broken(49, &[0]), XattrError::NameZero { offset: 32 });
+    assert_eq!(broken(49, &[0]), XattrFormatError::NameZero { offset: 32 });
     let cut = kernel_block();
-    assert_eq!(parse_block(&cut[..90]).unwrap_err(), XattrError::EntryRange { offset: 76, end: 90 });
-    assert_eq!(parse_block(&cut[..94]).unwrap_err(), XattrError::EntryRange { offset: 92, end: 94 });
+    assert_eq!(parse_block(&cut[..90]).unwrap_err(), XattrFormatError::EntryRange { offset: 76, end: 90 });
+    assert_eq!(parse_block(&cut[..94]).unwrap_err(), XattrFormatError::EntryRange { offset: 92, end: 94 });
 }
 
 proptest! {

@@ -46,7 +46,7 @@ impl Filesystem {
             set.permissions = set.permissions.map(|permissions| permissions & !foreign);
         }
         if let Some(size) = attrs.size {
-            let keeps = Keeps::Told { kill: attrs.kills_ids };
+            let keeps = Keeps::Decided { kill: attrs.kills_ids };
             self.before_change(header, &node, Change::Overwrite, keeps)?;
             node.set_len(size)?;
         }

@@ -33,7 +33,7 @@ impl Filesystem {
     /// Checks what ext4 asks of a program that opens a file, and carries out O_TRUNC.
     pub(super) fn check_open(&self, header: &InHeader, node: &Node, how: OpenHow) -> Answer {
         if how.flags.contains(OpenFlags::TRUNC) {
-            let keeps = Keeps::Told { kill: how.kills_ids };
+            let keeps = Keeps::Decided { kill: how.kills_ids };
             self.before_change(header, node, Change::Overwrite, keeps)?;
             node.set_len(0)?;
             if self.is_durable(node) {
@@ -92,7 +92,7 @@ impl Filesystem {
             self.write_late(&open, offset, bytes)?;
             return Ok(Outcome::Answered);
         };
-        let keeps = Keeps::Told { kill: kills_ids };
+        let keeps = Keeps::Decided { kill: kills_ids };
         // Whether it is at the end, the engine looks under the lock of the file's bytes.
         self.before_change(header, &open.node, Change::Append, keeps)?;
         let file = way(&open, flags);

@@ -29,9 +29,9 @@ pub(super) enum Change {
 /// Whether the caller may keep set-id bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keeps {
-    /// The kernel has looked, and says whether it may not.
-    Told { kill: bool },
-    /// The kernel has not looked.
+    /// The kernel has checked: `kill` if the caller may not.
+    Decided { kill: bool },
+    /// The kernel has not checked.
     Unknown,
 }
 
@@ -91,7 +91,7 @@ fn modifier(caller: &Caller<'_>, meta: &Metadata, keeps: Keeps) -> Modifier {
         return Modifier::Privileged;
     }
     let kill = match keeps {
-        Keeps::Told { kill } => kill,
+        Keeps::Decided { kill } => kill,
         Keeps::Unknown => !caller.has(Capability::Fsetid),
     };
     match (kill, is_outsider(caller, meta)) {

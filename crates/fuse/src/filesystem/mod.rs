@@ -23,7 +23,7 @@ use crate::fault::{Answer, Fault};
 use crate::fullness::Fullness;
 use crate::handles::Handles;
 use crate::nodes::Nodes;
-use crate::notifier::{self, Job, Notice, Notifier};
+use crate::notifier::{self, Notice, NoticeJob, Notifier};
 use crate::options::{Durably, MountOptions};
 use crate::owners::Owners;
 use crate::remounts::Remounts;
@@ -246,7 +246,7 @@ impl Filesystem {
     /// nothing so far, after `notice`.
     fn notice_first(&self, notice: Notice, header: &InHeader, request: Request<'static>) -> Outcome {
         let received = Received { header: *header, request: Ok(request) };
-        self.notifier.hand_over(Job::Serve { notice, received });
+        self.notifier.hand_over(NoticeJob::Serve { notice, received });
         Outcome::Silent
     }
 

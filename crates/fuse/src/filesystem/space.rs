@@ -6,7 +6,7 @@ use crate::bdi::Bdi;
 use crate::caller::Capability;
 use crate::fault::{Answer, Fault};
 use crate::handles::Open;
-use crate::notifier::{Job, Notice};
+use crate::notifier::{Notice, NoticeJob};
 use crate::wire::{InHeader, OpenFlags, fopen};
 use lanefs::{Error, Volume};
 use rustix::io::Errno;
@@ -48,7 +48,7 @@ impl Filesystem {
 
     fn ask_before_writes(&self) {
         for ino in self.handles.written() {
-            self.notifier.hand_over(Job::Notify(Notice::Attributes(self.nodes.id_of(ino))));
+            self.notifier.hand_over(NoticeJob::Notify(Notice::Attributes(self.nodes.id_of(ino))));
         }
     }
 

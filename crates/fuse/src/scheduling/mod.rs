@@ -7,4 +7,4 @@ mod follow;
 mod workers;
 
 pub(crate) use follow::{Follow, Following, Preference, release};
-pub(crate) use workers::{BUFFERS, Cost, First, Turn, Workers};
+pub(crate) use workers::{BUFFERS, Cost, First, WaitTurn, Workers};

@@ -40,14 +40,14 @@ pub(crate) struct Workers {
     following: Following,
     /// Threads with a request that is [`Cost::Bulk`].
     bulk: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<WorkersState>,
     wanted: Condvar,
     /// Where the watching thread waits.
     alone_ends: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WorkersState {
     all: usize,
     waiting: usize,
     resting: usize,
@@ -81,7 +81,7 @@ pub(crate) enum Cost {
 
 /// The way in which a thread waits for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum WaitTurn {
     /// As one of several threads.
     Together,
     /// As the only thread.
@@ -107,7 +107,7 @@ impl Workers {
 
     /// Returns the state of a mount with at most `most` threads. The first one is counted already.
     pub(crate) fn new(most: usize, following: Following) -> Self {
-        let state = State { all: 1, ..State::default() };
+        let state = WorkersState { all: 1, ..WorkersState::default() };
         let (wanted, alone_ends) = (Condvar::new(), Condvar::new());
         let (most, bulk) = (most.max(1), AtomicUsize::new(0));
         Self { most, following, bulk, state: Mutex::new(state), wanted, alone_ends }
@@ -129,7 +129,7 @@ impl Workers {
 
     /// Blocks until the caller, thread `me`, is to wait for a request. Returns `None` when the
     /// mount has ended. `lies_there` tells whether a request is queued.
-    pub(crate) fn begin(&self, me: Pid, lies_there: impl Fn() -> bool) -> Option<Turn> {
+    pub(crate) fn begin(&self, me: Pid, lies_there: impl Fn() -> bool) -> Option<WaitTurn> {
         let mut state = self.state.lock();
         let turn = loop {
             if state.ended {
@@ -137,11 +137,11 @@ impl Workers {
             }
             if let Some(alone) = state.alone.as_mut().filter(|alone| alone.thread == me) {
                 alone.turns += 1;
-                break Turn::Alone;
+                break WaitTurn::Alone;
             }
             match &state.alone {
                 Some(_) if !state.watched => self.watch(&mut state, &lies_there),
-                None if state.waiting < WAITING => break Turn::Together,
+                None if state.waiting < WAITING => break WaitTurn::Together,
                 _ => {
                     state.resting += 1;
                     self.wanted.wait(&mut state);
@@ -149,7 +149,7 @@ impl Workers {
                     if state.calls > 0 {
                         state.calls -= 1;
                         if state.alone.is_none() {
-                            break Turn::Together;
+                            break WaitTurn::Together;
                         }
                     }
                 }
@@ -160,7 +160,7 @@ impl Workers {
     }
 
     /// Watches the lone thread. Returns when no thread is alone any more.
-    fn watch(&self, state: &mut MutexGuard<'_, State>, lies_there: impl Fn() -> bool) {
+    fn watch(&self, state: &mut MutexGuard<'_, WorkersState>, lies_there: impl Fn() -> bool) {
         state.watched = true;
         let (mut seen, mut quiet) = (None, 0);
         while let Some(alone) = &state.alone
@@ -214,7 +214,7 @@ impl Workers {
 
     /// Makes another thread wait for requests, or watch, if none does: wakes a resting thread, or
     /// returns that the caller makes one.
-    fn call(&self, state: &mut State) -> First {
+    fn call(&self, state: &mut WorkersState) -> First {
         if state.waiting > 0 || state.watched || state.ended {
             return First::Nothing;
         }
@@ -253,7 +253,7 @@ mod tests {
 
     fn alone() -> Workers {
         let workers = Workers::new(4, Following::none());
-        assert_eq!(workers.begin(gettid(), || false), Some(Turn::Together));
+        assert_eq!(workers.begin(gettid(), || false), Some(WaitTurn::Together));
         // No thread is there yet to watch.
         assert_eq!(workers.took(gettid(), Cost::Short, Preference::Alone), First::MakeThread);
         workers
@@ -266,18 +266,18 @@ mod tests {
             // This thread watches. It then takes the next request, since the first thread never
             // comes back for it.
             let turn = scope.spawn(|| workers.begin(gettid(), || false)).join().unwrap();
-            assert_eq!(turn, Some(Turn::Together));
+            assert_eq!(turn, Some(WaitTurn::Together));
         });
-        assert_eq!(workers.begin(gettid(), || false), Some(Turn::Together));
+        assert_eq!(workers.begin(gettid(), || false), Some(WaitTurn::Together));
     }
 
     #[test]
     fn who_waits_in_vain_is_alone_no_longer() {
         let workers = alone();
-        assert_eq!(workers.begin(gettid(), || false), Some(Turn::Alone));
+        assert_eq!(workers.begin(gettid(), || false), Some(WaitTurn::Alone));
         thread::scope(|scope| {
             let turn = scope.spawn(|| workers.begin(gettid(), || false)).join().unwrap();
-            assert_eq!(turn, Some(Turn::Together));
+            assert_eq!(turn, Some(WaitTurn::Together));
         });
     }
 
@@ -285,7 +285,7 @@ mod tests {
     fn who_leaves_a_request_lying_is_alone_no_longer_at_once() {
         for (lies, looks) in [(true, 1), (false, QUIET as usize + 1)] {
             let workers = alone();
-            assert_eq!(workers.begin(gettid(), || false), Some(Turn::Alone));
+            assert_eq!(workers.begin(gettid(), || false), Some(WaitTurn::Alone));
             let looked = AtomicUsize::new(0);
             let look = || {
                 looked.fetch_add(1, Ordering::Relaxed);
@@ -299,12 +299,12 @@ mod tests {
     #[test]
     fn alone_it_hands_over_what_is_long_and_nothing_else() {
         let workers = alone();
-        assert_eq!(workers.begin(gettid(), || false), Some(Turn::Alone));
+        assert_eq!(workers.begin(gettid(), || false), Some(WaitTurn::Alone));
         assert_eq!(workers.took(gettid(), Cost::MayWait, Preference::Same), First::Nothing);
-        assert_eq!(workers.begin(gettid(), || false), Some(Turn::Alone));
+        assert_eq!(workers.begin(gettid(), || false), Some(WaitTurn::Alone));
         // The watching thread is still being made.
         assert_eq!(workers.took(gettid(), Cost::Long, Preference::Same), First::MakeThread);
-        assert_eq!(workers.begin(gettid(), || false), Some(Turn::Together));
+        assert_eq!(workers.begin(gettid(), || false), Some(WaitTurn::Together));
     }
 
     #[test]
@@ -314,7 +314,7 @@ mod tests {
             if last == Cost::Bulk {
                 workers.bulk_ends();
             }
-            assert_eq!(workers.begin(gettid(), || false), Some(Turn::Together));
+            assert_eq!(workers.begin(gettid(), || false), Some(WaitTurn::Together));
             workers.took(gettid(), cost, Preference::Same)
         };
         for _ in 1..BULK {
@@ -337,12 +337,12 @@ mod tests {
     #[test]
     fn nobody_is_alone_without_a_second_thread() {
         let workers = Workers::new(1, Following::none());
-        assert_eq!(workers.begin(gettid(), || false), Some(Turn::Together));
+        assert_eq!(workers.begin(gettid(), || false), Some(WaitTurn::Together));
         assert_eq!(workers.took(gettid(), Cost::Short, Preference::Alone), First::Nothing);
-        assert_eq!(workers.begin(gettid(), || false), Some(Turn::Together));
+        assert_eq!(workers.begin(gettid(), || false), Some(WaitTurn::Together));
         // Nor with one that could not be made.
         let workers = alone();
         workers.not_made();
-        assert_eq!(workers.begin(gettid(), || false), Some(Turn::Together));
+        assert_eq!(workers.begin(gettid(), || false), Some(WaitTurn::Together));
     }
 }

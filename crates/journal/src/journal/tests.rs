@@ -5,7 +5,7 @@ use super::*;
 use crate::testing::{BLOCK, BLOCKS, LOG_START, config, device_bytes, empty_log, options};
 use crate::{Freed, Handle, OnFreed, Pending, recovery};
 use lanefs_device::{MemDevice, Op};
-use lanefs_sim::{Entry, FailingDevice, Image, RecordingDevice};
+use lanefs_sim::{FailingDevice, Image, LogEntry, RecordingDevice};
 use lanefs_sync::Mutex;
 use std::sync::{OnceLock, Weak};
 use std::thread;
@@ -340,7 +340,7 @@ fn the_note_of_an_abort_is_flushed() {
     set(&journal, 7, 1);
     journal.abort("block 7 is bad");
     let log = device.log();
-    let durable = log.entries.iter().rposition(|entry| matches!(entry, Entry::Flush)).unwrap_or(0);
+    let durable = log.entries.iter().rposition(|entry| matches!(entry, LogEntry::Flush)).unwrap_or(0);
     let medium = MemDevice::from_bytes(log.image_of(|at| at < durable).to_bytes());
     assert_eq!(recover(&medium).errno, -5);
 }
@@ -666,8 +666,8 @@ fn without_a_log_ordered_data_is_durable_first() {
         .entries
         .iter()
         .map(|entry| match entry {
-            Entry::Flush => "flush",
-            Entry::Write { offset, .. } if *offset == 7 * u64::from(BLOCK) => "metadata",
+            LogEntry::Flush => "flush",
+            LogEntry::Write { offset, .. } if *offset == 7 * u64::from(BLOCK) => "metadata",
             _ => "data",
         })
         .collect();
@@ -677,7 +677,7 @@ fn without_a_log_ordered_data_is_durable_first() {
 #[test]
 fn a_commit_pays_for_tickets_and_nobody_flushes_twice() {
     let device = Arc::new(RecordingDevice::new(Image::from_bytes(empty_log(1024).to_bytes())));
-    let flushes = || device.log().entries.iter().filter(|e| matches!(e, Entry::Flush)).count();
+    let flushes = || device.log().entries.iter().filter(|e| matches!(e, LogEntry::Flush)).count();
     let journal = Journal::open(device.clone(), options(1024)).unwrap();
     device.write_at(&[9], 50 * u64::from(BLOCK)).unwrap();
     let ticket = journal.ticket();

@@ -35,7 +35,7 @@ use crate::log::{LogMap, LogWriter, Ring};
 use crate::{JournalError, LogConfig, Result, Tid};
 use lanefs_device::{AlignedBuf, BlockDevice, WriteOp};
 use lanefs_format::jbd2::{self, Layout, Superblock, TagFlags};
-use scan::{Copy, Scan};
+use scan::{LoggedCopy, Scan};
 use std::collections::{BTreeMap, HashMap};
 
 /// Copies that are in memory at the same time.
@@ -93,7 +93,7 @@ pub fn recover(device: &dyn BlockDevice, block_size: u32, log: &LogConfig) -> Re
         }
         return Ok(report);
     }
-    let plan = Plan::make(device, &map, &sb)?;
+    let plan = ReplayPlan::make(device, &map, &sb)?;
     report.needed = true;
     report.transactions = plan.transactions;
     report.revoked = plan.revoked;
@@ -124,9 +124,9 @@ pub fn clear_errno(device: &dyn BlockDevice, block_size: u32, log: &LogConfig) -
 }
 
 /// The blocks that a replay writes home.
-struct Plan {
+struct ReplayPlan {
     /// For each home block the newest copy that is not revoked.
-    newest: BTreeMap<u64, Copy>,
+    newest: BTreeMap<u64, LoggedCopy>,
     transactions: u32,
     revoked: u64,
     /// The first transaction that is not committed.
@@ -135,7 +135,7 @@ struct Plan {
     head: u32,
 }
 
-impl Plan {
+impl ReplayPlan {
     /// Runs scan, revoke, and the verifying half of replay.
     fn make(device: &dyn BlockDevice, map: &LogMap, sb: &Superblock) -> Result<Self> {
         let layout = sb.layout();
@@ -148,10 +148,10 @@ impl Plan {
             }
         }
         let revokes = collect_revokes(device, map, &layout, &scan)?;
-        let valid = |copy: &&Copy| {
+        let valid = |copy: &&LoggedCopy| {
             revokes.get(&copy.tag.block).copied().flatten().is_none_or(|tid| copy.tid.after(tid))
         };
-        let copies: Vec<Copy> = scan.copies.iter().filter(valid).copied().collect();
+        let copies: Vec<LoggedCopy> = scan.copies.iter().filter(valid).copied().collect();
         verify(device, map, &layout, &copies)?;
         let revoked = (scan.copies.len() - copies.len()) as u64;
         // Copies are in the order of the log, so that the last of a block is its newest.
@@ -161,7 +161,7 @@ impl Plan {
 
     /// Writes the newest copies home, in order of their blocks.
     fn write_home(&self, device: &dyn BlockDevice, map: &LogMap, layout: &Layout) -> Result<()> {
-        let copies: Vec<Copy> = self.newest.values().copied().collect();
+        let copies: Vec<LoggedCopy> = self.newest.values().copied().collect();
         let mut buf = batch_buffer(map, &copies);
         for batch in copies.chunks(BATCH) {
             read_copies(device, map, layout, batch, &mut buf)?;
@@ -203,11 +203,11 @@ fn collect_revokes(
 }
 
 /// Returns a buffer for the copies of each batch in turn.
-fn batch_buffer(map: &LogMap, copies: &[Copy]) -> AlignedBuf {
+fn batch_buffer(map: &LogMap, copies: &[LoggedCopy]) -> AlignedBuf {
     AlignedBuf::zeroed(copies.len().min(BATCH) * map.block_size())
 }
 
-fn verify(device: &dyn BlockDevice, map: &LogMap, layout: &Layout, copies: &[Copy]) -> Result<()> {
+fn verify(device: &dyn BlockDevice, map: &LogMap, layout: &Layout, copies: &[LoggedCopy]) -> Result<()> {
     if !layout.has_tails() {
         return Ok(());
     }
@@ -220,7 +220,7 @@ fn read_copies(
     device: &dyn BlockDevice,
     map: &LogMap,
     layout: &Layout,
-    copies: &[Copy],
+    copies: &[LoggedCopy],
     buf: &mut [u8],
 ) -> Result<()> {
     let at: Vec<u32> = copies.iter().map(|copy| copy.at).collect();

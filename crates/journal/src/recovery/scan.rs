@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// A copy of a metadata block in the log.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Copy {
+pub(super) struct LoggedCopy {
     pub(super) tid: Tid,
     /// Its block of the log.
     pub(super) at: u32,
@@ -19,7 +19,7 @@ pub(super) struct Copy {
 #[derive(Debug)]
 pub(super) struct Scan {
     /// All copies in the order of the log.
-    pub(super) copies: Vec<Copy>,
+    pub(super) copies: Vec<LoggedCopy>,
     /// All revoke blocks in the order of the log.
     pub(super) revokes: Vec<(u32, Tid)>,
     pub(super) transactions: u32,
@@ -32,7 +32,7 @@ pub(super) struct Scan {
 /// A transaction whose commit has not been seen yet.
 #[derive(Default)]
 struct Open {
-    copies: Vec<Copy>,
+    copies: Vec<LoggedCopy>,
     revokes: Vec<(u32, Tid)>,
     crc: Crc32Be,
     /// The first block whose checksum is wrong.
@@ -144,7 +144,7 @@ impl Scanner<'_> {
                 let Some(copy_at) = self.skip() else { return Ok(false) };
                 copy_at
             };
-            open.copies.push(Copy { tid, at: copy_at, tag });
+            open.copies.push(LoggedCopy { tid, at: copy_at, tag });
         }
         Ok(true)
     }

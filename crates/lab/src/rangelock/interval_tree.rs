@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct IntervalTree(SpinLock<Treap>);
 
 /// A held range.
-pub struct Guard<'a> {
+pub struct TreeGuard<'a> {
     lock: &'a IntervalTree,
     node: u32,
 }
@@ -155,7 +155,7 @@ impl Treap {
 }
 
 impl IntervalTree {
-    fn lock(&self, range: Range, write: bool) -> Guard<'_> {
+    fn lock(&self, range: Range, write: bool) -> TreeGuard<'_> {
         let (first, last) = (range.first(), range.last());
         let (node, blockers) = self.0.with(|t| {
             let mut count = 0;
@@ -194,11 +194,11 @@ impl IntervalTree {
         while blockers.as_ref().is_some_and(|b| b.load(Ordering::Acquire) > 0) {
             pause(&mut rounds);
         }
-        Guard { lock: self, node }
+        TreeGuard { lock: self, node }
     }
 }
 
-impl Drop for Guard<'_> {
+impl Drop for TreeGuard<'_> {
     fn drop(&mut self) {
         self.lock.0.with(|t| {
             t.root = t.remove(t.root, self.node);
@@ -215,14 +215,14 @@ impl Drop for Guard<'_> {
 
 impl Variant for IntervalTree {
     const NAME: &'static str = "interval tree";
-    type Read<'a> = Guard<'a>;
-    type Write<'a> = Guard<'a>;
+    type Read<'a> = TreeGuard<'a>;
+    type Write<'a> = TreeGuard<'a>;
 
-    fn read(&self, range: Range) -> Guard<'_> {
+    fn read(&self, range: Range) -> TreeGuard<'_> {
         self.lock(range, false)
     }
 
-    fn write(&self, range: Range) -> Guard<'_> {
+    fn write(&self, range: Range) -> TreeGuard<'_> {
         self.lock(range, true)
     }
 }

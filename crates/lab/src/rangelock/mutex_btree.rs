@@ -9,39 +9,39 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// `Mutex<BTreeMap>`.
 #[derive(Default)]
-pub struct MutexBTree(Mutex<Held>);
+pub struct MutexBTree(Mutex<HeldRanges>);
 
 #[derive(Default)]
-struct Held {
+struct HeldRanges {
     ranges: BTreeMap<(u64, u64), (u64, bool)>,
     longest: u64,
     serial: u64,
 }
 
 /// A held range.
-pub struct Guard<'a> {
+pub struct BTreeGuard<'a> {
     lock: &'a MutexBTree,
     key: (u64, u64),
 }
 
 impl MutexBTree {
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, HeldRanges> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[inline]
-    fn lock(&self, range: Range, write: bool) -> Guard<'_> {
+    fn lock(&self, range: Range, write: bool) -> BTreeGuard<'_> {
         let mut rounds = 0;
         loop {
             if let Some(key) = self.held().try_insert(range, write) {
-                return Guard { lock: self, key };
+                return BTreeGuard { lock: self, key };
             }
             pause(&mut rounds);
         }
     }
 }
 
-impl Held {
+impl HeldRanges {
     fn try_insert(&mut self, range: Range, write: bool) -> Option<(u64, u64)> {
         let from = (range.first().saturating_sub(self.longest), 0);
         let to = (range.last(), u64::MAX);
@@ -58,7 +58,7 @@ impl Held {
     }
 }
 
-impl Drop for Guard<'_> {
+impl Drop for BTreeGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         self.lock.held().ranges.remove(&self.key);
@@ -67,16 +67,16 @@ impl Drop for Guard<'_> {
 
 impl Variant for MutexBTree {
     const NAME: &'static str = "mutex btree";
-    type Read<'a> = Guard<'a>;
-    type Write<'a> = Guard<'a>;
+    type Read<'a> = BTreeGuard<'a>;
+    type Write<'a> = BTreeGuard<'a>;
 
     #[inline]
-    fn read(&self, range: Range) -> Guard<'_> {
+    fn read(&self, range: Range) -> BTreeGuard<'_> {
         self.lock(range, false)
     }
 
     #[inline]
-    fn write(&self, range: Range) -> Guard<'_> {
+    fn write(&self, range: Range) -> BTreeGuard<'_> {
         self.lock(range, true)
     }
 }

@@ -21,12 +21,12 @@ const NAMES: f64 = 200.0;
 const FIGURES: f64 = 48.0;
 
 /// Series that have a figure at one place, and are of one kind.
-struct Group<'a> {
+struct BarGroup<'a> {
     title: String,
     rows: Vec<(usize, &'a Series, &'a Point)>,
 }
 
-fn groups(chart: &Chart) -> Vec<Group<'_>> {
+fn groups(chart: &Chart) -> Vec<BarGroup<'_>> {
     let mut groups = Vec::new();
     for published in [false, true] {
         for at in places(chart).into_iter().rev() {
@@ -37,7 +37,7 @@ fn groups(chart: &Chart) -> Vec<Group<'_>> {
                 .collect();
             if !rows.is_empty() {
                 let by = if published { "published, of another machine" } else { "this run" };
-                groups.push(Group { title: format!("{at} {}, {by}", chart.axis), rows });
+                groups.push(BarGroup { title: format!("{at} {}, {by}", chart.axis), rows });
             }
         }
     }

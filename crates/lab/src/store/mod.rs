@@ -78,13 +78,13 @@ pub fn filled(store: &dyn Store, count: usize, size: u64, direct: bool) -> Outco
         .collect()
 }
 
-type SetUp = Box<dyn Fn(&Backing) -> Outcome<Box<dyn Store>>>;
+type StoreSetUp = Box<dyn Fn(&Backing) -> Outcome<Box<dyn Store>>>;
 
 /// A contender of a comparison: a name, and how to set it up on a backing file.
 pub struct Contender {
     /// In tables.
     pub name: &'static str,
-    set_up: SetUp,
+    set_up: StoreSetUp,
 }
 
 impl Contender {

@@ -2,7 +2,7 @@
 //! arrival. A request of the model is let in when nothing before it conflicts with it. After each
 //! step, the lock must have let in the same.
 
-use crate::guard::{Held, ManyGuard, ReadGuard, WriteGuard};
+use crate::guard::{HeldRange, ManyGuard, ReadGuard, WriteGuard};
 use crate::leaf::Advice;
 use crate::lock::{Admission, Place};
 use crate::range::{Claim, join};
@@ -47,7 +47,7 @@ struct Live<'a> {
     granted: bool,
 }
 
-fn kind(held: Held<'_>, mode: Mode) -> Kind<'_> {
+fn kind(held: HeldRange<'_>, mode: Mode) -> Kind<'_> {
     if mode == Mode::Read { Kind::Read(ReadGuard(held)) } else { Kind::Write(WriteGuard(held)) }
 }
 
@@ -64,7 +64,7 @@ impl<'a> Live<'a> {
             }
             let request = Arc::clone(request);
             self.hand = match self.claims[..] {
-                [claim] => Hand::One(kind(Held::new(lock, claim, Place::Queued(request)), claim.mode)),
+                [claim] => Hand::One(kind(HeldRange::new(lock, claim, Place::Queued(request)), claim.mode)),
                 _ => Hand::Many(ManyGuard::new(lock, self.claims.clone(), Some(request))),
             };
         }
@@ -80,7 +80,9 @@ fn step<'a>(lock: &'a RangeLock, live: &mut Vec<Live<'a>>, op: Op) {
             let hand = match published {
                 Some(guard) => Hand::One(Kind::Read(guard)),
                 None => match lock.admit(&[claim], true) {
-                    Admission::Granted(place) => Hand::One(kind(Held::new(lock, claim, place), claim.mode)),
+                    Admission::Granted(place) => {
+                        Hand::One(kind(HeldRange::new(lock, claim, place), claim.mode))
+                    }
                     Admission::Waiting(request) => Hand::Waiting(request),
                     Admission::Refused => unreachable!(),
                 },

@@ -4,7 +4,7 @@
 //! A long epoch has many: [`losses`] keeps all prefixes and a seeded sample of the rest.
 
 use crate::Image;
-use crate::record::Entry;
+use crate::record::LogEntry;
 use crate::seed::rng;
 use rand::seq::index::sample;
 use std::fmt;
@@ -76,7 +76,7 @@ impl Loss {
 
     /// Applies what is left of `writes`, in their order, of a medium that writes `unit` bytes
     /// whole.
-    pub(super) fn apply(self, writes: &[&Entry], unit: u64, image: &mut Image) {
+    pub(super) fn apply(self, writes: &[&LogEntry], unit: u64, image: &mut Image) {
         let issued = writes.iter().take(self.issued(writes.len())).enumerate();
         for (i, entry) in issued {
             match self {
@@ -119,7 +119,7 @@ impl Tear {
 
 /// Lists the losses of an epoch of these writes: all prefixes, and at most `limit` others, a sample
 /// by `keys` if there are more.
-pub(super) fn losses(writes: &[&Entry], unit: u64, limit: usize, keys: &[u64]) -> Vec<Loss> {
+pub(super) fn losses(writes: &[&LogEntry], unit: u64, limit: usize, keys: &[u64]) -> Vec<Loss> {
     let n = writes.len();
     let mut all: Vec<Loss> = (0..=n).map(Loss::Prefix).collect();
     let mut others: Vec<Loss> = (0..n).map(|lost| Loss::Without { lost, of: n }).collect();

@@ -80,7 +80,7 @@ struct Thread {
 }
 
 #[derive(Debug)]
-struct State {
+struct SessionState {
     random: Random,
     policy: Policy,
     threads: Vec<Thread>,
@@ -121,7 +121,7 @@ const MOST_POINTS: u64 = 3_000_000;
 #[derive(Debug)]
 pub(super) struct Scheduler {
     running: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<SessionState>,
     ended: Condvar,
 }
 
@@ -153,7 +153,7 @@ pub(super) fn wake_all(key: Key) {
     with(|session, _| session.state().wake_all(key));
 }
 
-impl State {
+impl SessionState {
     fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let policy = match random.below(2) {
@@ -319,12 +319,12 @@ impl State {
 impl Scheduler {
     /// Makes a session, with its first thread.
     pub(super) fn new(seed: u64) -> Arc<Self> {
-        let mut state = State::new(seed);
+        let mut state = SessionState::new(seed);
         state.add("main".into());
         Arc::new(Self { running: AtomicUsize::new(0), state: Mutex::new(state), ended: Condvar::new() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SessionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -357,7 +357,7 @@ impl Scheduler {
         self.state().threads[me].timed_out
     }
 
-    fn hand_over(&self, mut state: MutexGuard<'_, State>, me: usize, next: usize) {
+    fn hand_over(&self, mut state: MutexGuard<'_, SessionState>, me: usize, next: usize) {
         if next == me {
             return;
         }
@@ -379,7 +379,7 @@ impl Scheduler {
     }
 
     /// Ends the session with a failure. Its threads stay where they are.
-    fn give_up(&self, mut state: MutexGuard<'_, State>, failure: Failure) -> ! {
+    fn give_up(&self, mut state: MutexGuard<'_, SessionState>, failure: Failure) -> ! {
         state.failure.get_or_insert(failure);
         state.over = true;
         drop(state);

@@ -13,7 +13,7 @@
 use crate::failure::{Cause, Failure, Res};
 use crate::location::VolumeName;
 use crate::volumes::{self, file_of, names_file, names_part};
-use crate::watch::{Held, LIMIT, Refusal, place};
+use crate::watch::{HeldMount, LIMIT, Refusal, place};
 use lanefs_device::{BlockDevice, FileOptions, claimed_device, lock_holders, open_url};
 use lanefs_format::{Compat, Incompat, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock};
 use rustix::fs::OFlags;
@@ -26,7 +26,7 @@ use std::sync::Arc;
 /// The reason why nothing changes the volume.
 pub(super) enum Still {
     /// A mount of lanefs waits.
-    Held(Held),
+    Held(HeldMount),
     /// It is locked, and if it is mounted then nothing is written: its superblock, which the first
     /// change would change.
     Quiet { superblock: Box<[u8; SUPERBLOCK_SIZE]>, mounted: bool },
@@ -47,7 +47,7 @@ impl Still {
         // Of several processes that use a disk it is not known which has this partition.
         servers.truncate(if names_part(name) && servers.len() > 1 { 0 } else { servers.len() });
         let Some(socket) = place::socket_of(&servers) else { return Err(busy) };
-        match Held::new(&socket) {
+        match HeldMount::new(&socket) {
             Ok(held) => Ok((beside_the_mount(name)?, Self::Held(held))),
             // It has been unmounted since.
             Err(Refusal::Gone) => Self::quiet(name, volumes::device(name)?),

@@ -11,18 +11,18 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
-/// A partition table.
+/// A partition table as it is shown.
 #[derive(Serialize)]
-pub(super) struct Table {
+pub(super) struct TableRows {
     #[serde(flatten)]
     volume: JsonName,
     partition_table: &'static str,
     disk: String,
-    partitions: Vec<Row>,
+    partitions: Vec<PartitionRow>,
 }
 
 #[derive(Serialize)]
-struct Row {
+struct PartitionRow {
     number: u32,
     label: String,
     #[serde(rename = "type")]
@@ -37,12 +37,12 @@ struct Row {
     partuuid: String,
 }
 
-impl Table {
+impl TableRows {
     pub(super) fn new(device: &dyn BlockDevice, table: PartitionTable, name: &OsString) -> Res<Self> {
         let mut partitions = Vec::with_capacity(table.partitions.len());
         for partition in table.partitions {
             let content = content_of(device, &partition).or_cannot("read", name.as_bytes())?;
-            partitions.push(Row {
+            partitions.push(PartitionRow {
                 number: partition.number,
                 type_code: partition.kind.code(),
                 kind: partition.kind.to_string(),

@@ -1,6 +1,6 @@
 //! `ls -l`: one line a file, its columns as wide as they must be.
 
-use super::{Args, Item, columns, has_acl, letter};
+use super::{Args, ListedFile, columns, has_acl, letter};
 use crate::failure::{Noted, OrCannot, Res};
 use crate::mode;
 use crate::output::{Out, file_style};
@@ -15,7 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 const COLUMNS: usize = 8;
 const RIGHT: [bool; COLUMNS] = [true, true, false, true, false, false, true, false];
 
-pub(super) fn show(args: &Args, items: &[Item], out: &mut Out, noted: &mut Noted) -> Res {
+pub(super) fn show(args: &Args, items: &[ListedFile], out: &mut Out, noted: &mut Noted) -> Res {
     let now = Time::now();
     let mut names = Names::default();
     let rows: Vec<[String; COLUMNS]> = items.iter().map(|item| row(args, item, now, &mut names)).collect();
@@ -52,7 +52,7 @@ pub(super) fn show(args: &Args, items: &[Item], out: &mut Out, noted: &mut Noted
 }
 
 /// Formats the columns: inode, blocks, mode, links, user, group, size, time.
-fn row(args: &Args, item: &Item, now: Time, names: &mut Names) -> [String; COLUMNS] {
+fn row(args: &Args, item: &ListedFile, now: Time, names: &mut Names) -> [String; COLUMNS] {
     let meta = &item.meta;
     let name_or = |name: Option<&str>, id: u32| match name {
         Some(name) if !args.numeric => escaped(name.as_bytes()),
