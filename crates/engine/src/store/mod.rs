@@ -100,7 +100,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Whether the volume was closed.
+    /// Returns whether the volume was closed.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
@@ -120,7 +120,7 @@ impl Store {
         self.error.lock().is_some()
     }
 
-    /// Whether the volume may be changed.
+    /// Checks that the volume may be changed.
     pub(crate) fn check_writable(&self) -> Result<()> {
         // After a failure of the journal no change is accepted, because it could not be kept. A
         // close ends the journal after it has marked the volume, so the journal is asked first.
@@ -132,7 +132,7 @@ impl Store {
         }
     }
 
-    /// Whether the volume is open for reading only.
+    /// Returns whether the volume is open for reading only.
     pub(crate) fn is_read_only(&self) -> bool {
         self.read_only
     }
@@ -149,12 +149,13 @@ impl Store {
         self.features.ro_compat.contains(bits)
     }
 
-    /// Whether group descriptors carry checksums, and with them the flags of unwritten bitmaps.
+    /// Returns whether group descriptors carry checksums, and with them the flags of unwritten
+    /// bitmaps.
     pub(crate) fn has_group_checksums(&self) -> bool {
         self.features.ro_compat.intersects(RoCompat::GDT_CSUM | RoCompat::METADATA_CSUM)
     }
 
-    /// The time that changes are stamped with.
+    /// Returns the time that changes are stamped with.
     pub(crate) fn now(&self) -> Timestamp {
         self.clock.now()
     }
@@ -191,7 +192,7 @@ impl Store {
         self.zones.check(&self.layout, start, len)
     }
 
-    /// The device's byte at which a block begins.
+    /// Returns the device's byte at which a block begins.
     pub(crate) fn byte_of(&self, block: u64) -> u64 {
         block.saturating_mul(u64::from(self.block_size))
     }
