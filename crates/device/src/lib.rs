@@ -54,7 +54,7 @@ pub use error::{DeviceError, Op, Result};
 #[cfg(target_os = "linux")]
 pub use file::IN_THIS_PROCESS;
 #[cfg(target_os = "linux")]
-pub use file::{FileDevice, claimed_device, lock_holders};
+pub use file::{FileDevice, claimed_device, lengthen, lock_holders, resize_mounted};
 pub use file_options::{Cached, FileOptions, IoUring};
 #[cfg(target_os = "linux")]
 pub use inherited::inherited_files;

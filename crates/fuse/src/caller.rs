@@ -105,6 +105,12 @@ impl<'h> Caller<'h> {
             && std::fs::read_to_string("/proc/self/status").is_ok_and(|own| is_of_own_namespace(&own))
     }
 
+    /// Returns whether it may change the size of the volume: it may use what is reserved, or is the
+    /// user `server` who is not root and mounts a volume of his own.
+    pub(crate) fn may_resize(&self, server: u32) -> bool {
+        server != 0 && self.uid == server || self.has(Capability::SysResource)
+    }
+
     /// Returns whether it owns an inode, or may act as if it did.
     pub(crate) fn owns(&self, meta: &Metadata) -> bool {
         self.is_user(self.owners.shown(meta).0)

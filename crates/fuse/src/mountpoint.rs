@@ -264,6 +264,31 @@ impl MountPoint {
         Err(MountError::NotOfLanefs { dir: dir.into(), kind: entry.kind() })
     }
 
+    /// Returns the uppermost mount of lanefs in this mount namespace whose volume is `source`, as the
+    /// table of mounts names it.
+    pub fn of_volume(source: &OsStr) -> Option<Self> {
+        let own = table::own().into_iter().rev();
+        let mut entries = own.filter(|entry| entry.is_of_lanefs() && entry.source.as_os_str() == source);
+        let entry = entries.find(|entry| entry.root().is_some())?;
+        let connection = Connection::find(entry.device.minor).ok();
+        Some(Self { dir: entry.at.clone(), entry, connection })
+    }
+
+    /// Opens its root directory, which asks its server.
+    ///
+    /// # Errors
+    /// [`MountError::NotMounted`] if it has gone, or another mount covers it; the system's.
+    pub fn open_root(&self) -> Result<OwnedFd, MountError> {
+        let root = self.entry.root().ok_or_else(|| MountError::NotMounted(self.dir.clone()))?;
+        let failed = |errno| MountError::System { call: "open", dir: self.dir.clone(), errno };
+        table::opened(&root).map_err(failed)
+    }
+
+    /// Returns the directory that it is mounted at.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Returns the device number of its file system.
     pub fn device(&self) -> MountDevice {
         self.entry.device

@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 mod moves;
+mod online;
 mod power;
+mod power_online;
 
 use lanefs::{Error, FallocMode, OpenOptions, Resize, ResizeError, SetXattr, Volume};
 use lanefs_check::check;

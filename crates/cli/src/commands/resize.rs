@@ -1,4 +1,6 @@
-//! `lanefs resize`: another size for a volume that no program has open.
+//! `lanefs resize`: another size for a volume, which grows while it is mounted too ([`mounted`]).
+
+mod mounted;
 
 use crate::failure::{Cause, Failure, OrCannot, Res};
 use crate::location::{VolumeName, whole_volume};
@@ -7,20 +9,22 @@ use crate::quote::{JsonName, quoted};
 use crate::size;
 use crate::volumes::{file_of, names_file, names_part, open_resize};
 use lanefs::Resize;
+use lanefs_format::Superblock;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
-/// Give a volume another size, while no program has it open
+/// Give a volume another size; one that is mounted grows only
 ///
 /// A crash at any moment leaves the volume sound, with its old size or its new one, once lanefs or
 /// e2fsck has recovered it: do not let the kernel mount it before. The file of a volume becomes
-/// longer or shorter; a volume on a device or in a partition can be as large as that.
+/// longer or shorter; a volume on a device or in a partition can be as large as that. Of a volume
+/// that is mounted, its server is asked: by root, or by the user who has mounted it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The volume
+    /// The volume, or the directory that it is mounted at
     volume: OsString,
     /// The new size: 8G; +2G on top of the present one; min, the smallest that lanefs can give it;
     /// fit+5%, that and a part more; without it, all of the file or device
@@ -75,6 +79,9 @@ struct Resized {
 
 impl Args {
     pub(crate) fn run(self, out: &mut Out) -> Res {
+        if let Some((mount, name)) = mounted::find(&self.volume)? {
+            return self.grow_mounted(&mount, &name, out);
+        }
         let name = whole_volume(&self.volume);
         let volume = open_resize(&name)?;
         let before = volume.blocks();
@@ -87,7 +94,7 @@ impl Args {
                 grow(&name, size)?
             }
         };
-        self.say(&name, before, &volume, out)
+        self.say(&name, before, volume.superblock(), out)
     }
 
     /// Shrinks the volume to `size` bytes, and the file that it is alone in.
@@ -132,16 +139,16 @@ impl Args {
         }
     }
 
-    fn say(&self, name: &VolumeName, before: u64, volume: &Resize, out: &mut Out) -> Res {
+    fn say(&self, name: &VolumeName, before: u64, volume: &Superblock, out: &mut Out) -> Res {
         let block_size = volume.block_size();
         if self.json {
             return out.json(&Resized {
                 volume: JsonName::new(name.as_bytes()),
                 block_size,
                 blocks_before: before,
-                blocks: volume.blocks(),
-                groups: volume.groups(),
-                inodes: volume.inodes(),
+                blocks: volume.blocks_count(),
+                groups: volume.layout().group_count(),
+                inodes: volume.inodes_count(),
             });
         }
         if self.quiet {
@@ -149,16 +156,16 @@ impl Args {
         }
         let bytes = |blocks: u64| size::human(blocks.saturating_mul(block_size.into()));
         let shown = quoted(name.as_bytes());
-        if volume.blocks() == before {
+        if volume.blocks_count() == before {
             return Ok(writeln!(out, "{shown}: {}, as before", bytes(before))?);
         }
         writeln!(
             out,
             "{shown}: {} instead of {}, {} blocks of {block_size} bytes, {} inodes",
-            bytes(volume.blocks()),
+            bytes(volume.blocks_count()),
             bytes(before),
-            volume.blocks(),
-            volume.inodes(),
+            volume.blocks_count(),
+            volume.inodes_count(),
         )?;
         Ok(())
     }

@@ -15,6 +15,7 @@ mod direct;
 mod flush;
 mod lock;
 mod lock_bytes;
+mod mounted;
 #[cfg(not(target_pointer_width = "64"))]
 mod no_ring;
 mod open;
@@ -28,6 +29,7 @@ mod vectored;
 
 pub(crate) use lock::backing;
 pub use lock::{claimed_device, lock_holders};
+pub use mounted::{lengthen, resize_mounted};
 #[cfg(not(target_pointer_width = "64"))]
 use no_ring as ring;
 pub use open::IN_THIS_PROCESS;

@@ -3,8 +3,9 @@
 use super::Volume;
 use crate::error::Result;
 use crate::fs::{Fs, OpenOptions};
-use crate::store::resize::Resizing;
+use crate::store::resize::{Resizing, fit};
 use lanefs_device::BlockDevice;
+use lanefs_format::Superblock;
 use std::sync::Arc;
 
 /// A volume that no program has open, to be given another size.
@@ -47,6 +48,11 @@ impl Resize {
         Ok(Self { volume: Resizing::new(device, clock)? })
     }
 
+    /// Returns the superblock, up to date.
+    pub fn superblock(&self) -> &Superblock {
+        self.volume.superblock()
+    }
+
     /// Returns the block size in bytes.
     pub fn block_size(&self) -> u32 {
         self.volume.superblock().block_size()
@@ -75,6 +81,14 @@ impl Resize {
     /// Returns the number of inodes of the volume.
     pub fn inodes(&self) -> u32 {
         self.volume.superblock().inodes_count()
+    }
+
+    /// Returns what [`fit`](Self::fit) does, for a volume that is open elsewhere and has `superblock`.
+    ///
+    /// # Errors
+    /// As [`fit`](Self::fit).
+    pub fn fit_of(superblock: &Superblock, size: u64) -> Result<u64> {
+        fit(superblock, size)
     }
 
     /// Returns the bytes that the volume has after it is asked for `size` bytes: whole blocks, and

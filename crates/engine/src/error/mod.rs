@@ -260,6 +260,8 @@ impl Error {
             Error::Stale(_) => ESTALE,
             Error::NotSupported(_) => EOPNOTSUPP,
             Error::Closed => ENODEV,
+            Error::Resize(ResizeError::BeyondDevice { .. }) => ENOSPC,
+            Error::Resize(ResizeError::Unsound { .. }) => EUCLEAN,
             Error::NotVolume { .. } | Error::Mkfs(_) | Error::Resize(_) | Error::Tuning(_) => EINVAL,
             Error::XattrName(e) => xattr_name_errno(e),
             Error::Format(_)

@@ -1,4 +1,4 @@
-//! ioctl(2): flags as of chattr(1), projects, trimming, fs-verity. The kernel itself refuses
+//! ioctl(2): flags as of chattr(1), projects, trimming, fs-verity, growth. The kernel itself refuses
 //! FIEMAP.
 //!
 //! Hazard: a program's own commands come by any handle, also of a read-only bind mount. The kernel
@@ -56,6 +56,10 @@ impl Filesystem {
                 self.enable_verity(header, &node, args)?;
                 return reply(&[0_u8; 0], ioctl, out);
             }
+            Command::Resize(blocks) => {
+                self.grow(header, blocks)?;
+                return reply(&[0_u8; 0], ioctl, out);
+            }
             Command::SetFlags(flags) => (flags, None),
             Command::SetXFlags { xflags, project } => {
                 let mut flags = meta.flags() & InodeFlags::USER_VISIBLE;
@@ -104,6 +108,25 @@ impl Filesystem {
         verity.salt = args.salt[..args.salt_size].to_vec();
         node.enable_verity(&verity)?;
         self.settle_inode(header.nodeid)
+    }
+
+    /// Grows the volume to `blocks` blocks, for which its file or device must have room already. The
+    /// size of now is no change, and tells whether the caller may.
+    ///
+    /// # Errors
+    /// EPERM without CAP_SYS_RESOURCE, which the user who mounts a volume as another user than root
+    /// does not need; EROFS; EOPNOTSUPP for an overlay, which cannot keep the size.
+    fn grow(&self, header: &InHeader, blocks: u64) -> Answer {
+        if !self.caller(header).may_resize(self.user) {
+            return Err(Fault(Errno::PERM));
+        }
+        if self.overlay {
+            return Err(Fault(Errno::OPNOTSUPP));
+        }
+        let block_size = u64::from(self.volume.statfs().block_size);
+        self.volume.grow(blocks.checked_mul(block_size).ok_or(Fault(Errno::INVAL))?)?;
+        self.look_at_space();
+        Ok(())
     }
 
     /// Trims free space, within the bounds that ext4 sets.

@@ -50,6 +50,10 @@ pub(crate) struct Filesystem {
     /// s_def_resgid).
     reserved_for: (u32, u32),
     owners: Owners,
+    /// The user of this process.
+    user: u32,
+    /// What is written is dropped with the mount.
+    overlay: bool,
     kernel_knows_acl: bool,
     /// Asked about callers, where this process is confined.
     broker: Option<Arc<Broker>>,
@@ -105,6 +109,8 @@ impl Filesystem {
             notifier,
             reserved_for,
             owners: options.owners,
+            user: rustix::process::geteuid().as_raw(),
+            overlay: options.overlay,
             kernel_knows_acl: options.acl(),
             broker,
         })

@@ -304,6 +304,7 @@ impl<'b> Body<'b> {
             ioc::FITRIM => Command::Trim(input.take()?),
             ioc::ENABLE_VERITY => Command::EnableVerity(input.verity()?),
             ioc::MEASURE_VERITY => Command::MeasureVerity,
+            ioc::RESIZE_FS => Command::Resize(input.take()?),
             _ => return Err(Fault(Errno::NOTTY)),
         };
         Ok(Ioctl { command, room: args.out_size as usize })

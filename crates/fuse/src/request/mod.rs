@@ -247,10 +247,15 @@ pub(crate) enum Command {
     SetFlags(InodeFlags),
     GetVersion,
     GetXFlags,
-    SetXFlags { xflags: u32, project: u32 },
+    SetXFlags {
+        xflags: u32,
+        project: u32,
+    },
     Trim(TrimRange),
     EnableVerity(VerityArgs),
     MeasureVerity,
+    /// Grow the volume to so many blocks.
+    Resize(u64),
 }
 
 /// The parameters of a file's hash tree.

@@ -296,6 +296,11 @@ fn cases() -> Vec<(u32, Vec<u8>, &'static str)> {
             &[U64(5), U32(0), U32(0xC004_6686), U64(0), U32(4), U32(36), U32(32 << 16)],
             "Ioctl(Ioctl { command: MeasureVerity, room: 36 })",
         ),
+        case(
+            op::IOCTL,
+            &[U64(5), U32(0), U32(0x4008_6610), U64(0), U32(8), U32(0), U64(1 << 33)],
+            "Ioctl(Ioctl { command: Resize(8589934592), room: 0 })",
+        ),
         case(op::FORGET, &[U64(3)], "Forget { lookups: 3 }"),
         case(
             op::BATCH_FORGET,
@@ -384,6 +389,7 @@ fn a_number_without_meaning_is_refused() {
         (op::IOCTL, command(0x4008_6602, 9), Errno::INVAL),
         (op::IOCTL, command(0xC018_5879, 8), Errno::INVAL),
         (op::IOCTL, command(0x401C_5820, 8), Errno::INVAL),
+        (op::IOCTL, command(0x4008_6610, 4), Errno::INVAL),
         // FIEMAP, and a number that differs from a known one in the size alone.
         (op::IOCTL, command(0xC020_660B, 8), Errno::NOTTY),
         (op::IOCTL, command(0x4004_6602, 8), Errno::NOTTY),

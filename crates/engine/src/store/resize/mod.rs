@@ -263,6 +263,16 @@ impl Resizing {
     }
 }
 
+/// Returns the bytes that growth gives the volume of `sb` if it is asked for `size` bytes: whole
+/// blocks, and no last group that is too short for its own structures.
+///
+/// # Errors
+/// A size that block or inode numbers do not reach.
+pub(crate) fn fit(sb: &Superblock, size: u64) -> Result<u64> {
+    let block_size = u64::from(sb.block_size());
+    Ok(shape::fit(sb, size / block_size)? * block_size)
+}
+
 /// Writes the backups of the volume that recovery made on `recovered` to `device`, before the log
 /// is replayed there, if the volume on `device` has another shape: its resize was cut.
 ///
