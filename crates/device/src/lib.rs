@@ -61,7 +61,8 @@ pub use file_options::{Cached, FileOptions, IoUring};
 pub use inherited::inherited_files;
 pub use mem::MemDevice;
 pub use nbd::{
-    ExportFlags, NbdAddress, NbdDevice, NbdError, NbdExport, NbdFailure, NbdUrl, absolute_url, without_password,
+    ExportFlags, NbdAddress, NbdDevice, NbdError, NbdExport, NbdFailure, NbdUrl, absolute_url,
+    without_password,
 };
 #[cfg(unix)]
 pub use nbd::{dial, dial_by};

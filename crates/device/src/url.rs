@@ -65,7 +65,8 @@ impl<'a> VolumeUrl<'a> {
     /// [`Op::Open`] (EINVAL) for a size or a range that is none, or no path behind `pmem:`.
     pub fn parse(name: &'a OsStr) -> Result<Self> {
         let shown = without_password(name);
-        let refuse = |why: &str| Err(DeviceError::at_path(Op::Open, Path::new(&shown), EINVAL, why.to_owned()));
+        let refuse =
+            |why: &str| Err(DeviceError::at_path(Op::Open, Path::new(&shown), EINVAL, why.to_owned()));
         let bytes = name.as_bytes();
         if is_nbd(bytes) {
             return match name.to_str().map(parse_nbd) {

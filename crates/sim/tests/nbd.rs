@@ -12,8 +12,8 @@ const SIZE: u64 = 8 << 20;
 const ERROR_IO: i32 = 5;
 
 struct Bench {
-    _dir: TempDir,
     server: NbdServer,
+    _dir: TempDir,
 }
 
 impl Bench {
@@ -24,7 +24,7 @@ impl Bench {
     fn over(image: Image, settings: NbdSettings) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let server = NbdServer::start(dir.path(), image, settings).unwrap();
-        Self { _dir: dir, server }
+        Self { server, _dir: dir }
     }
 
     fn try_open(&self, parameters: &str) -> Result<NbdDevice, DeviceError> {
@@ -81,7 +81,10 @@ fn what_is_written_is_read_on_every_kind_of_server() {
                     let (data, half) = (bytes_of(len, round), len / 2);
                     let pieces = [&data[..half], &[], &data[half..]];
                     let far = (at + SIZE as usize / 2) % (SIZE as usize - len);
-                    let ops = [WriteOp { offset: at as u64, data: &pieces }, WriteOp { offset: far as u64, data: &[&data[..9.min(len)]] }];
+                    let ops = [
+                        WriteOp { offset: at as u64, data: &pieces },
+                        WriteOp { offset: far as u64, data: &[&data[..9.min(len)]] },
+                    ];
                     let apart = at.abs_diff(far) > len;
                     device.write_batch(if apart { &ops } else { &ops[..1] }).unwrap();
                     model[at..at + len].copy_from_slice(&data);
@@ -96,7 +99,8 @@ fn what_is_written_is_read_on_every_kind_of_server() {
                 4 => device.flush().unwrap(),
                 _ => {
                     let (mut a, mut b) = (vec![9; len], vec![9; 100]);
-                    let mut ops = [ReadOp { offset: at as u64, buf: &mut a }, ReadOp { offset: 3, buf: &mut b }];
+                    let mut ops =
+                        [ReadOp { offset: at as u64, buf: &mut a }, ReadOp { offset: 3, buf: &mut b }];
                     device.read_batch(&mut ops).unwrap();
                     assert!(a == model[at..at + len] && b == model[3..103], "{settings:?}, round {round}");
                 }
@@ -118,7 +122,8 @@ fn what_is_written_is_read_on_every_kind_of_server() {
 #[test]
 fn threads_share_a_connection() {
     let multi = NbdSettings { flags: usual().flags | 1 << 8, ..usual() };
-    for (settings, parameters, connections) in [(usual(), "&connections=4", 1), (multi, "&connections=4", 4)] {
+    for (settings, parameters, connections) in [(usual(), "&connections=4", 1), (multi, "&connections=4", 4)]
+    {
         let bench = Bench::new(settings);
         let device = bench.try_open(parameters).unwrap();
         assert_eq!(bench.server.connections(), connections);
@@ -235,11 +240,19 @@ fn each_broken_rule_is_an_error_of_its_own() {
         (NbdKind::Read, NbdFault::BadMagic, |e| matches!(e, NbdError::ReplyMagic { magic: 0x4854_5450 })),
         (NbdKind::Write, NbdFault::OtherCookie, |e| matches!(e, NbdError::UnknownCookie { .. })),
         (NbdKind::Read, NbdFault::Simple, |e| matches!(e, NbdError::SimpleRead { .. })),
-        (NbdKind::Read, NbdFault::UnknownChunk, |e| matches!(e, NbdError::ChunkKind { kind: 77, command: "read" })),
-        (NbdKind::Write, NbdFault::UnknownChunk, |e| matches!(e, NbdError::ChunkKind { kind: 77, command: "write" })),
+        (NbdKind::Read, NbdFault::UnknownChunk, |e| {
+            matches!(e, NbdError::ChunkKind { kind: 77, command: "read" })
+        }),
+        (NbdKind::Write, NbdFault::UnknownChunk, |e| {
+            matches!(e, NbdError::ChunkKind { kind: 77, command: "write" })
+        }),
         (NbdKind::Read, NbdFault::LongChunk, |e| matches!(e, NbdError::ChunkLength { len: u32::MAX, .. })),
-        (NbdKind::Read, NbdFault::Outside, |e| matches!(e, NbdError::ChunkOutside { offset: 8192, asked: 4096, .. })),
-        (NbdKind::Read, NbdFault::ContentTwice, |e| matches!(e, NbdError::ChunkTwice { offset: 4096, len: 4096 })),
+        (NbdKind::Read, NbdFault::Outside, |e| {
+            matches!(e, NbdError::ChunkOutside { offset: 8192, asked: 4096, .. })
+        }),
+        (NbdKind::Read, NbdFault::ContentTwice, |e| {
+            matches!(e, NbdError::ChunkTwice { offset: 4096, len: 4096 })
+        }),
         (NbdKind::Read, NbdFault::HalfContent, |e| {
             matches!(e, NbdError::ChunkMissing { offset: 4096, asked: 4096, got: 2048 })
         }),
@@ -494,7 +507,10 @@ fn what_cannot_be_opened_is_one_line() {
     let e = open(&other, &write);
     assert!(e.to_string().ends_with(r#"the NBD server has no export "y"; there are "x""#), "{e}");
     let missing = open("nbd+unix:///x?socket=/nowhere/s", &write);
-    assert!(missing.to_string().ends_with("no NBD server answers: /nowhere/s: No such file or directory"), "{missing}");
+    assert!(
+        missing.to_string().ends_with("no NBD server answers: /nowhere/s: No such file or directory"),
+        "{missing}"
+    );
     open("nbd://127.0.0.1:1/x", &write);
     let held = bench.open();
     let e = NbdDevice::open(&bench.server.url("&timeout=7"), None, &write).unwrap_err();

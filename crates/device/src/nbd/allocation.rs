@@ -91,29 +91,28 @@ mod tests {
         let zero = |len| Extent { len, is_zero: true };
         let data = |len| Extent { len, is_zero: false };
         known.learn(0, 100, &[zero(100), data(50), zero(1000)], 500);
-        assert_eq!([99, 100, 199, 200, 250, 499].map(|at| known.at(at)), [
-            None,
-            Some((200, true)),
-            Some((200, true)),
-            Some((250, false)),
-            Some((500, true)),
-            Some((500, true)),
-        ]);
+        assert_eq!(
+            [99, 100, 199, 200, 250, 499].map(|at| known.at(at)),
+            [
+                None,
+                Some((200, true)),
+                Some((200, true)),
+                Some((250, false)),
+                Some((500, true)),
+                Some((500, true)),
+            ]
+        );
         assert_eq!(known.at(500), None);
         known.change(150, 10);
-        assert_eq!([149, 150, 159, 160].map(|at| known.at(at)), [
-            Some((150, true)),
-            None,
-            None,
-            Some((200, true)),
-        ]);
+        assert_eq!(
+            [149, 150, 159, 160].map(|at| known.at(at)),
+            [Some((150, true)), None, None, Some((200, true)),]
+        );
         known.change(190, 300);
-        assert_eq!([189, 190, 489, 490].map(|at| known.at(at)), [
-            Some((190, true)),
-            None,
-            None,
-            Some((500, true)),
-        ]);
+        assert_eq!(
+            [189, 190, 489, 490].map(|at| known.at(at)),
+            [Some((190, true)), None, None, Some((500, true)),]
+        );
         // An answer to a question of before is too old.
         known.learn(0, 150, &[zero(10)], 500);
         assert_eq!(known.at(150), None);

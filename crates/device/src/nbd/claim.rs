@@ -31,7 +31,9 @@ impl Claim {
     /// [`NbdError::InUse`].
     pub(crate) fn new(url: &NbdUrl, part: &str, read_only: bool) -> Result<Self, NbdError> {
         let address = match &url.address {
-            NbdAddress::Unix(path) => path.canonicalize().unwrap_or_else(|_| path.clone()).display().to_string(),
+            NbdAddress::Unix(path) => {
+                path.canonicalize().unwrap_or_else(|_| path.clone()).display().to_string()
+            }
             tcp @ NbdAddress::Tcp { .. } => tcp.to_string().to_lowercase(),
         };
         let key = format!("{address} {} {:?} {part}", url.export_name(), url.range);
@@ -110,10 +112,11 @@ mod of_host {
         let name = SocketAddrUnix::new_abstract_name(address.as_abstract_name()?).ok()?;
         // The connection is never accepted: a blocking one would wait for room in the queue.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket =
-            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
         match rustix::net::connect(&socket, &name) {
-            Ok(()) => Some(sockopt::socket_peercred(&socket).ok().map(|c| c.pid.as_raw_pid().cast_unsigned())),
+            Ok(()) => {
+                Some(sockopt::socket_peercred(&socket).ok().map(|c| c.pid.as_raw_pid().cast_unsigned()))
+            }
             Err(rustix::io::Errno::AGAIN) => Some(None),
             Err(_) => None,
         }

@@ -34,8 +34,8 @@ pub use error::NbdError;
 pub use handshake::NbdExport;
 #[cfg(unix)]
 pub use socket::{dial, dial_by};
-pub(crate) use url::{is_nbd, split_part};
 pub use url::{NbdAddress, NbdUrl, absolute_url, without_password};
+pub(crate) use url::{is_nbd, split_part};
 pub use wire::ExportFlags;
 
 use std::fmt;

@@ -98,13 +98,24 @@ pub(crate) struct Body {
 pub(crate) enum Content {
     Nothing,
     /// Bytes follow for this place of the request.
-    Data { at: usize, len: usize },
+    Data {
+        at: usize,
+        len: usize,
+    },
     /// Zeros in this place of the request.
-    Hole { at: usize, len: usize },
+    Hole {
+        at: usize,
+        len: usize,
+    },
     /// A list of extents follows, of so many bytes.
-    Extents { len: usize },
+    Extents {
+        len: usize,
+    },
     /// The request failed, and a text of so many bytes follows.
-    Failed { errno: u32, text: usize },
+    Failed {
+        errno: u32,
+        text: usize,
+    },
 }
 
 /// A request that was sent, and what has come of its reply.
@@ -192,7 +203,8 @@ impl Expected {
             }
             Header::Chunk { kind, .. } => kind,
         };
-        let short = NbdError::ChunkLength { kind, len: prefix.len() as u32, least: body.prefix as u32, most: 0 };
+        let short =
+            NbdError::ChunkLength { kind, len: prefix.len() as u32, least: body.prefix as u32, most: 0 };
         let mut rest = prefix;
         let content = match kind {
             NONE => Some(Content::Nothing),

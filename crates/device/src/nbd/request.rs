@@ -64,9 +64,8 @@ mod tests {
     #[test]
     fn a_request_has_28_bytes() {
         let request = Request { command: Command::WriteZeroes, flags: FUA, offset: 0x0102, len: 0x0304 };
-        let want = [
-            0x25, 0x60, 0x95, 0x13, 0, 1, 0, 6, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 3, 4,
-        ];
+        let want =
+            [0x25, 0x60, 0x95, 0x13, 0, 1, 0, 6, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 3, 4];
         assert_eq!(request.encode(9), want);
     }
 }

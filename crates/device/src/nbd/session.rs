@@ -66,18 +66,11 @@ impl Connector {
     ///
     /// # Errors
     /// A loss; what the server refuses, or gets wrong.
-    pub(crate) fn open(
-        &self,
-        generation: u64,
-        timeout: Duration,
-    ) -> Result<(Session, Agreed), NbdError> {
+    pub(crate) fn open(&self, generation: u64, timeout: Duration) -> Result<(Session, Agreed), NbdError> {
         let export = self.url.export_name();
         let (socket, agreed) = self.negotiate(timeout, |handshake| handshake.open(export))?;
-        let terms = Terms {
-            structured: agreed.structured,
-            allocation: agreed.allocation,
-            timeout: self.url.timeout,
-        };
+        let terms =
+            Terms { structured: agreed.structured, allocation: agreed.allocation, timeout: self.url.timeout };
         let mut links = vec![Link::new(socket, terms)];
         // Where a flush covers one connection alone, there is one.
         let wanted = if agreed.flags.has(ExportFlags::MULTI_CONN) { self.url.connections } else { 1 };

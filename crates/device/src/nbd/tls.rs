@@ -99,14 +99,13 @@ impl TlsSettings {
 
 fn roots(file: Option<PathBuf>) -> Result<RootCertStore, NbdError> {
     let mut roots = RootCertStore::empty();
-    let file = match file {
-        Some(file) => file,
-        None => SYSTEM
-            .iter()
-            .map(PathBuf::from)
-            .find(|path| path.exists())
-            .ok_or_else(|| failed("there are no trusted certificates: tls-certificates=DIR names some"))?,
-    };
+    let file =
+        match file {
+            Some(file) => file,
+            None => SYSTEM.iter().map(PathBuf::from).find(|path| path.exists()).ok_or_else(|| {
+                failed("there are no trusted certificates: tls-certificates=DIR names some")
+            })?,
+        };
     roots.add_parsable_certificates(certificates(&file)?);
     match roots.is_empty() {
         true => Err(failed(format!("{}: there is no certificate in it", file.display()))),

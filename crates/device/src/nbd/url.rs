@@ -59,7 +59,9 @@ pub struct NbdUrl {
 
 /// Returns whether a name begins as the URL of an export.
 pub(crate) fn is_nbd(name: &[u8]) -> bool {
-    ["nbd://", "nbds://", "nbd+unix://", "nbds+unix://"].iter().any(|scheme| name.starts_with(scheme.as_bytes()))
+    ["nbd://", "nbds://", "nbd+unix://", "nbds+unix://"]
+        .iter()
+        .any(|scheme| name.starts_with(scheme.as_bytes()))
 }
 
 /// Splits `URL@PART` at the last `@` behind the server's name that no `/`, `?`, `&` or `:` follows.
@@ -93,7 +95,9 @@ impl NbdUrl {
         let (authority, path) =
             rest.split_once('/').map_or((rest, None), |(authority, path)| (authority, Some(path)));
         if authority.contains('@') {
-            return Err("has a user: lanefs knows certificates (tls-certificates=DIR), and no passwords".into());
+            return Err(
+                "has a user: lanefs knows certificates (tls-certificates=DIR), and no passwords".into()
+            );
         }
         let export = path.map(decode).transpose()?;
         if export.as_ref().is_some_and(|name| name.len() > LONGEST) {
@@ -297,7 +301,8 @@ mod tests {
 
     #[test]
     fn parameters() {
-        let url = "nbd+unix:///x?socket=/s%26&connections=4&timeout=5&reconnect=7&unflushed=8M&offset=1M&size=4k";
+        let url =
+            "nbd+unix:///x?socket=/s%26&connections=4&timeout=5&reconnect=7&unflushed=8M&offset=1M&size=4k";
         let url = NbdUrl::parse(url).unwrap();
         assert_eq!(url.address, NbdAddress::Unix("/s&".into()));
         assert_eq!((url.connections, url.timeout.as_secs(), url.reconnect.as_secs()), (4, 5, 7));

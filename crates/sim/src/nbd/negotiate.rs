@@ -67,8 +67,7 @@ pub(super) fn negotiate(
                     reply(stream, option, 0x8000_0006, b"no such export")?;
                     continue;
                 }
-                let export =
-                    [&[0, 0][..], &size.to_be_bytes(), &settings.flags.to_be_bytes()].concat();
+                let export = [&[0, 0][..], &size.to_be_bytes(), &settings.flags.to_be_bytes()].concat();
                 reply(stream, option, 3, &export)?;
                 if let Some((min, preferred, max)) = settings.blocks {
                     let mut info = vec![0, 3];

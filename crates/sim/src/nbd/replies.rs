@@ -109,13 +109,13 @@ pub(super) fn wrong(fault: NbdFault, asked: Asked, structured: bool, content: &[
         NbdFault::UnknownChunk => chunk(cookie, true, 77, &[1, 2, 3]),
         NbdFault::LongChunk => chunk_of(cookie, true, 1, u32::MAX, &offset.to_be_bytes()),
         NbdFault::Outside => data(asked, offset + u64::from(len), &[7; 16], true),
-        NbdFault::ContentTwice => [data(asked, offset, content, false), data(asked, offset, content, true)].concat(),
+        NbdFault::ContentTwice => {
+            [data(asked, offset, content, false), data(asked, offset, content, true)].concat()
+        }
         NbdFault::HalfContent => data(asked, offset, &content[..content.len() / 2], true),
         NbdFault::NoErrno => failed(asked, true, 0),
         NbdFault::OtherContext => chunk(cookie, true, 5, &[0, 0, 0, 1, 0, 0, 16, 0, 0, 0, 0, 0]),
-        NbdFault::EmptyStatus => {
-            chunk(cookie, true, 5, &[&CONTEXT.to_be_bytes()[..], &[0; 8]].concat())
-        }
+        NbdFault::EmptyStatus => chunk(cookie, true, 5, &[&CONTEXT.to_be_bytes()[..], &[0; 8]].concat()),
         NbdFault::Nonsense(seed) => {
             let mut bytes = vec![0; 4096];
             rng(&[seed]).fill_bytes(&mut bytes);

@@ -94,7 +94,8 @@ impl NbdServer {
         };
         let state = Arc::new(Mutex::new(state));
         let shared = Arc::clone(&state);
-        let acceptor = thread::Builder::new().name("sim-nbd".into()).spawn(move || accept(&listener, &shared))?;
+        let acceptor =
+            thread::Builder::new().name("sim-nbd".into()).spawn(move || accept(&listener, &shared))?;
         Ok(Self { socket, state, acceptor: Some(acceptor) })
     }
 
@@ -267,7 +268,8 @@ fn serve_one(
     let header: [u8; 28] = array(stream)?;
     let number = u16::from_be_bytes([header[6], header[7]]);
     let Some(kind) = NbdKind::from_number(number) else { return Ok(false) };
-    let field = |at: usize| header.get(at..at + 8).and_then(|f| f.try_into().ok()).map_or(0, u64::from_be_bytes);
+    let field =
+        |at: usize| header.get(at..at + 8).and_then(|f| f.try_into().ok()).map_or(0, u64::from_be_bytes);
     let len = (field(20) & u64::from(u32::MAX)) as u32;
     let asked = Asked { kind, cookie: field(8), offset: field(16), len };
     let mut data = vec![0; if kind == NbdKind::Write { len as usize } else { 0 }];
