@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is needed and this machine lacks: what a build and the demo need; with --test, what tests and benchmarks
-# need too; with --long, what the long judges need; with --images, what bench-images does; with --boot, what judge-images
+# need too; with --long, what the long judges need; with --remote, what judge-remote does; with --images, what bench-images does; with --boot, what judge-images
 # does. Silent when nothing is missing.
 set -euo pipefail
 
@@ -39,6 +39,9 @@ if [ -n "${1:-}" ]; then
     need patch patch
     need mkfs.vfat dosfstools
     need mkfs.xfs xfsprogs
+    need nbdcopy libnbd-bin
+    need nbdkit nbdkit
+    need openssl openssl
     need pgrep procps
     need readelf binutils
     need rsync rsync
@@ -68,6 +71,11 @@ if [ "${1:-}" = --boot ]; then
     need depmod kmod
     need mmdebstrap mmdebstrap
     need qemu-system-x86_64 qemu-system-x86
+fi
+# What only `make judge-remote` runs.
+if [ "${1:-}" = --remote ]; then
+    need nbd-server nbd-server
+    need qemu-nbd qemu-utils
 fi
 # What only `make judge-mount` runs.
 if [ "${1:-}" = --long ]; then

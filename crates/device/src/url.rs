@@ -92,6 +92,11 @@ impl<'a> VolumeUrl<'a> {
         Ok(Self { medium, part })
     }
 
+    /// Returns whether a name begins as the URL of an export of a server.
+    pub fn names_server(name: &OsStr) -> bool {
+        is_nbd(name.as_bytes())
+    }
+
     /// The file that it is in; none for memory, and none on this host for an export of a server.
     pub fn path(&self) -> Option<&'a Path> {
         match self.medium {

@@ -22,7 +22,7 @@ use crate::block_device::{check_range, zero_by_writing};
 use crate::{BlockDevice, DeviceError, FileOptions, Op, ReadOp, Result, WriteOp};
 use std::io;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The most bytes of one request with content: of a longer one the server works on several parts at
 /// once.
@@ -273,7 +273,7 @@ impl NbdDevice {
                 bytes.extend_from_slice(now);
                 piece = later;
             }
-            to.push(Kept { offset, len, bytes: Some(bytes.into()) });
+            to.push(Kept { offset, len, bytes: Some(Arc::new(bytes)) });
         }
     }
 }

@@ -38,7 +38,7 @@ const BURST_BYTES: usize = 16 << 20;
 pub(crate) enum Data<'a> {
     None,
     /// To write.
-    Out(Arc<[u8]>),
+    Out(Arc<Vec<u8>>),
     /// To fill.
     In(&'a mut [u8]),
     /// The answer to a block status.
@@ -319,10 +319,11 @@ impl Link {
     /// Wakes a thread that leads, if none does.
     fn pass_on(&self) {
         let table = self.table();
-        if table.reader.is_some() && table.handed.is_none() {
-            if let Some(next) = table.sleepers.values().next() {
-                next.wake.notify_one();
-            }
+        if table.reader.is_some()
+            && table.handed.is_none()
+            && let Some(next) = table.sleepers.values().next()
+        {
+            next.wake.notify_one();
         }
     }
 

@@ -32,7 +32,7 @@ pub(crate) struct Kept {
     pub(crate) offset: u64,
     pub(crate) len: u32,
     /// The content, `None` for zeros.
-    pub(crate) bytes: Option<Arc<[u8]>>,
+    pub(crate) bytes: Option<Arc<Vec<u8>>>,
 }
 
 impl Kept {
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     fn write(offset: u64, len: usize) -> Kept {
-        Kept { offset, len: len as u32, bytes: Some(vec![0; len].into()) }
+        Kept { offset, len: len as u32, bytes: Some(Arc::new(vec![0; len])) }
     }
 
     #[test]
