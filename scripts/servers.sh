@@ -24,7 +24,10 @@ nbdkit-file) exec nbdkit --foreground --unix "$socket" file "$file" ;;
 nbd-server)
     printf '[generic]\nunixsock = %s\nallowlist = true\n[x]\nexportname = %s\nflush = true\nfua = true\ntrim = true\n' \
         "$(realpath -m "$socket")" "$(realpath "$file")" >"$socket.conf"
-    exec nbd-server --dont-fork --config-file "$socket.conf"
+    # Its own process: without one it would serve a single connection.
+    nbd-server --config-file "$socket.conf" --pid-file "$socket.pid"
+    trap 'kill "$(cat "$socket.pid")"' EXIT
+    sleep infinity
     ;;
 qemu-raw | qemu-qcow2)
     format=${server#qemu-}

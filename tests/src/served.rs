@@ -1,6 +1,7 @@
 //! NBD servers that this project did not write, each at a unix socket.
 
 use crate::tools::tool;
+use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,8 @@ use std::time::{Duration, Instant};
 pub struct Served {
     socket: PathBuf,
     child: Child,
+    /// The process that goes on where the one that was started ends.
+    daemon: Option<Pid>,
 }
 
 impl Served {
@@ -50,9 +53,17 @@ impl Served {
             file.display()
         );
         std::fs::write(&config, text).expect("its configuration");
+        // Without a process of its own it would serve one connection, and end.
+        let note = socket.with_extension("pid");
         let mut command = tool("nbd-server");
-        command.args(["--dont-fork", "--config-file"]).arg(&config);
-        Self::start(socket, &mut command)
+        command.arg("--config-file").arg(&config).arg("--pid-file").arg(&note);
+        let mut served = Self::start(socket, &mut command);
+        let number = || Pid::from_raw(std::fs::read_to_string(&note).ok()?.trim().parse().ok()?);
+        served.daemon = (0..1000).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(5));
+            number()
+        });
+        served
     }
 
     fn start(socket: &Path, command: &mut Command) -> Self {
@@ -64,11 +75,11 @@ impl Served {
         let began = Instant::now();
         while UnixStream::connect(socket).is_err() {
             let ended = child.try_wait().expect("its state");
-            assert!(ended.is_none(), "{command:?}: {ended:?}");
+            assert!(ended.is_none_or(|status| status.success()), "{command:?}: {ended:?}");
             assert!(began.elapsed() < Duration::from_secs(20), "{command:?} does not listen");
             std::thread::sleep(Duration::from_millis(5));
         }
-        Self { socket: socket.to_owned(), child }
+        Self { socket: socket.to_owned(), child, daemon: None }
     }
 
     /// Returns the URL of an export, with `parameters` such as `&timeout=1`.
@@ -85,6 +96,7 @@ impl Served {
 impl Drop for Served {
     /// Kills it: what it had not written is lost with it.
     fn drop(&mut self) {
+        let _ = self.daemon.map(|daemon| kill_process(daemon, Signal::KILL));
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -2,7 +2,7 @@
 //! by the broker.
 
 use crate::support::mount::Mount;
-use lanefs_tests::{Served, run};
+use lanefs_tests::Served;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
@@ -38,6 +38,7 @@ fn a_mount_survives_a_server_that_is_killed() {
         fs::write(m.path(&format!("new {round}")), b"later").unwrap();
         file.sync_all().unwrap();
     }
+    drop(file);
     m.umount();
     drop(server);
     m.image.fsck();
@@ -52,8 +53,10 @@ fn a_mount_whose_server_is_gone_fails_and_ends() {
     let socket = m.image.beside("s");
     let server = serve(&socket, &m.image.path);
     m.image.ok(["mount", &server.url("", "&reconnect=1"), "m"]);
-    fs::write(m.path("before"), b"synced").unwrap();
-    run("sync", &["-f", m.path("before").to_str().unwrap()]);
+    let mut before = File::create(m.path("before")).unwrap();
+    before.write_all(b"synced").unwrap();
+    before.sync_all().unwrap();
+    drop(before);
     drop(server);
     let mut file = File::create(m.path("f")).unwrap();
     file.write_all(&[1; 100_000]).unwrap();

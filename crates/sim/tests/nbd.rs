@@ -194,6 +194,27 @@ fn a_lost_connection_loses_nothing() {
     }
 }
 
+/// Of a batch some writes were answered when the server is killed, and lost with it.
+#[test]
+fn a_batch_that_is_half_done_is_whole_afterwards() {
+    for nth in 2..9 {
+        for seed in 0..20 {
+            let bench = Bench::new(usual());
+            let device = bench.open();
+            bench.server.fault(Some(NbdKind::Write), nth, NbdFault::Kill(seed));
+            let data: Vec<Vec<u8>> = (1..=8).map(|i| bytes_of(4096, i)).collect();
+            let pieces: Vec<[&[u8]; 1]> = data.iter().map(|data| [&data[..]]).collect();
+            let ops: Vec<WriteOp<'_>> =
+                (0..).zip(&pieces).map(|(i, data)| WriteOp { offset: i * 8192, data }).collect();
+            device.write_batch(&ops).unwrap();
+            let image = bench.server.image().to_bytes();
+            for (i, data) in data.iter().enumerate() {
+                assert!(image[i * 8192..][..4096] == data[..], "write {i} of a batch killed at {nth}");
+            }
+        }
+    }
+}
+
 /// The kill comes from outside, while many threads write and flush.
 #[test]
 fn a_server_is_killed_under_load() {

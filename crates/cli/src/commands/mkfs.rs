@@ -187,7 +187,9 @@ impl Args {
         self.check_target(&name)?;
         let cannot = |e: MkfsError| {
             let cause = match e {
-                MkfsError::Device(e) => Cause::from(lanefs::Error::from(e)),
+                MkfsError::Device(e) => {
+                    Cause::from(lanefs::Error::from(e)).without(&format!("{}: ", name.to_string_lossy()))
+                }
                 e => Cause::text(e.to_string()),
             };
             Failure::cannot("make a volume in", name.as_bytes(), cause)
