@@ -69,9 +69,15 @@ impl Served {
     fn start(socket: &Path, command: &mut Command) -> Self {
         // That of a server which was killed.
         let _ = std::fs::remove_file(socket);
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap_or_else(|e| {
-            panic!("{command:?}: {e}; `make test` or `make judge-remote` installs what it lacks")
-        });
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            // It tells of every connection that it is looked for by.
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|e| {
+                panic!("{command:?}: {e}; `make test` or `make judge-remote` installs what it lacks")
+            });
         let began = Instant::now();
         while UnixStream::connect(socket).is_err() {
             let ended = child.try_wait().expect("its state");

@@ -46,7 +46,7 @@ fn kills_of_a_server_that_comes_back_lose_nothing() {
         let volume = open(&server, "&timeout=5&reconnect=60");
         let mut at = 0;
         for _ in 0..30 {
-            at += rng.random_range(3..30);
+            at += rng.random_range(2..14);
             server.fault(None, at, NbdFault::Kill(rng.next_u64()));
         }
         for i in 0..OPERATIONS * 2 {
