@@ -3,7 +3,8 @@
 //!
 //! `make bench-remote [ARGS='--quick --runs N']`. The server is nbdkit's memory at a unix socket, a
 //! new one for each measurement. fio is measured in its two forms: N requests deep on one connection,
-//! and N jobs with a connection each. `device` is the client alone, without a volume.
+//! and N jobs with a connection each. `device` is the client alone, without a volume. The targets are
+//! those of the better of one connection and four, as nbdcopy has.
 
 use clap::Parser;
 use lanefs::{File, OpenOptions, Volume};
@@ -24,6 +25,8 @@ const MIB: u64 = 1 << 20;
 /// The export, and what is used of it.
 const EXPORT: &str = "1G";
 const FILE: u64 = 512 * MIB;
+/// What nbdcopy has too.
+const FOUR: &str = "&connections=4";
 
 /// NBD against fio and nbdcopy
 #[derive(Debug, Parser)]
@@ -85,30 +88,32 @@ impl Bench {
 
     /// 4 KiB at random places: a file of a volume, the device alone, and fio.
     fn random(&mut self, work: Work, threads: usize) -> Outcome<()> {
-        let mut samples = [const { Vec::new() }; 4];
+        let mut samples = [const { Vec::new() }; 5];
         for _ in 0..self.runs {
+            for (samples, connections) in samples.iter_mut().zip(["", FOUR]) {
+                let server = self.serve();
+                samples.push(self.in_a_file(&server.url("", connections), work, threads)?);
+            }
             let server = self.serve();
-            samples[0].push(self.in_a_file(&server.url("", ""), work, threads)?);
-            drop(server);
-            let server = self.serve();
-            samples[1].push(self.on_the_device(&server.url("", ""), work, threads)?);
+            samples[2].push(self.on_the_device(&server.url("", ""), work, threads)?);
             drop(server);
             let server = self.serve_filled()?;
-            samples[2].push(self.fio(&server.url("", ""), work, &[format!("--iodepth={threads}")])?);
+            samples[3].push(self.fio(&server.url("", ""), work, &[format!("--iodepth={threads}")])?);
             let jobs = [format!("--numjobs={threads}"), "--group_reporting".into(), "--thread".into()];
-            samples[3].push(self.fio(&server.url("", ""), work, &jobs)?);
+            samples[4].push(self.fio(&server.url("", ""), work, &jobs)?);
         }
         let case = match work {
             Work::Write => "4 KiB direct overwrites",
             Work::Read => "4 KiB direct reads",
         };
-        let names = ["lanefs", "device", "fio, N deep", "fio, N jobs"];
+        let names = ["lanefs", "lanefs, 4 conn.", "device", "fio, N deep", "fio, N jobs"];
         let medians: Vec<f64> = (names.iter().zip(&samples))
             .map(|(name, samples)| self.report.row(case, name, threads, samples, "IOPS"))
             .collect();
-        for (peer, median) in names.iter().zip(&medians).skip(2) {
+        let best = medians[0].max(medians[1]);
+        for (peer, median) in names.iter().zip(&medians).skip(3) {
             let what = format!("{case}, {threads} threads, against {peer}");
-            self.report.target(&what, Goal::AtLeast(0.9), medians[0] / median);
+            self.report.target(&what, Goal::AtLeast(0.9), best / median);
         }
         Ok(())
     }
@@ -172,23 +177,23 @@ impl Bench {
 
     /// 1 MiB after another: a file of a volume, the device alone, and nbdcopy.
     fn sequential(&mut self, work: Work) -> Outcome<()> {
-        let mut samples = [const { Vec::new() }; 3];
+        let mut samples = [const { Vec::new() }; 4];
         for _ in 0..self.runs {
-            let server = self.serve();
-            let (volume, file) = volume_with_file(&server.url("", ""))?;
-            let began = Instant::now();
-            in_pieces(|at, piece| match work {
-                Work::Write => Ok(file.write_at(piece, at)?),
-                Work::Read => Ok(drop(file.read_at(piece, at)?)),
-            })?;
-            if work == Work::Write {
-                file.sync_data()?;
+            for (samples, connections) in samples.iter_mut().zip(["", FOUR]) {
+                let server = self.serve();
+                let (volume, file) = volume_with_file(&server.url("", connections))?;
+                let began = Instant::now();
+                in_pieces(|at, piece| match work {
+                    Work::Write => Ok(file.write_at(piece, at)?),
+                    Work::Read => Ok(drop(file.read_at(piece, at)?)),
+                })?;
+                if work == Work::Write {
+                    file.sync_data()?;
+                }
+                samples.push(FILE as f64 / MIB as f64 / began.elapsed().as_secs_f64());
+                drop(file);
+                volume.close()?;
             }
-            samples[0].push(FILE as f64 / MIB as f64 / began.elapsed().as_secs_f64());
-            drop(file);
-            volume.close()?;
-            drop(server);
-
             let server = self.serve();
             let device = open_url(server.url("", ""), &FileOptions::new())?;
             fill(&*device)?;
@@ -200,17 +205,17 @@ impl Bench {
             if work == Work::Write {
                 device.flush()?;
             }
-            samples[1].push(FILE as f64 / MIB as f64 / began.elapsed().as_secs_f64());
+            samples[2].push(FILE as f64 / MIB as f64 / began.elapsed().as_secs_f64());
             drop(device);
-            samples[2].push(self.nbdcopy(&server, work)?);
+            samples[3].push(self.nbdcopy(&server, work)?);
         }
         let case = if work == Work::Write { "1 MiB sequential writes" } else { "1 MiB sequential reads" };
-        let names = ["lanefs", "device", "nbdcopy"];
+        let names = ["lanefs", "lanefs, 4 conn.", "device", "nbdcopy"];
         let medians: Vec<f64> = (names.iter().zip(&samples))
             .map(|(name, samples)| self.report.row(case, name, 1, samples, "MiB/s"))
             .collect();
         let what = format!("{case}, against nbdcopy");
-        self.report.target(&what, Goal::AtLeast(0.9), medians[0] / medians[2]);
+        self.report.target(&what, Goal::AtLeast(0.9), medians[0].max(medians[1]) / medians[3]);
         Ok(())
     }
 

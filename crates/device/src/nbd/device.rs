@@ -22,7 +22,7 @@ use crate::block_device::{check_range, zero_by_writing};
 use crate::{BlockDevice, DeviceError, FileOptions, Op, ReadOp, Result, WriteOp};
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The most bytes of one request with content: of a longer one the server works on several parts at
 /// once.
@@ -46,7 +46,7 @@ pub struct NbdDevice {
     read_only: bool,
     /// Flags of every write: FUA where the server has no flush.
     write_flags: u16,
-    allocation: Mutex<Allocation>,
+    allocation: Allocation,
     /// Held by a write that reads blocks first, because it covers only a part of them.
     partial_block: Mutex<()>,
     _claim: Option<Claim>,
@@ -81,7 +81,7 @@ impl NbdDevice {
             name: url.into(),
             read_only,
             write_flags,
-            allocation: Mutex::default(),
+            allocation: Allocation::default(),
             partial_block: Mutex::default(),
             _claim: claim,
         })
@@ -98,10 +98,6 @@ impl NbdDevice {
 
     fn has(&self, flag: u16) -> bool {
         self.client.agreed.flags.has(flag)
-    }
-
-    fn allocation(&self) -> MutexGuard<'_, Allocation> {
-        self.allocation.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn failed(&self, op: Op, offset: u64, len: u64, why: NbdError) -> DeviceError {
@@ -169,7 +165,7 @@ impl NbdDevice {
         if self.client.agreed.allocation.is_none() {
             return Ok((len.min(cut), false));
         }
-        let known = self.allocation().at(at);
+        let known = self.allocation.at(at);
         let known = match known {
             None if len >= LARGE => self.ask(at)?,
             known => known,
@@ -188,7 +184,7 @@ impl NbdDevice {
     /// Asks the server what is a hole from `at` on.
     fn ask(&self, at: u64) -> Result<Option<(u64, bool)>> {
         let len = AHEAD.min(self.size() - at) as u32;
-        let changes = self.allocation().changes();
+        let changes = self.allocation.changes();
         let request = Request { command: Command::BlockStatus, flags: 0, offset: at, len };
         let mut jobs = [Job::new(request, Data::Extents(Vec::new()))];
         match self.client.run(&mut jobs) {
@@ -197,27 +193,21 @@ impl NbdDevice {
             Err(NbdError::Failed { .. }) => return Ok(None),
             Err(why) => return Err(self.failed(Op::Read, at, len.into(), why)),
         }
-        let mut allocation = self.allocation();
         if let [Job { data: Data::Extents(extents), .. }] = &jobs {
-            allocation.learn(changes, at, extents, self.size());
+            self.allocation.learn(changes, at, extents, self.size());
         }
-        Ok(allocation.at(at))
+        Ok(self.allocation.at(at))
     }
 
     /// Writes aligned ranges.
     fn write_all(&self, writes: Vec<Kept>) -> Result<()> {
         let offset = writes.first().map_or(0, |write| write.offset);
         let len = writes.iter().map(|write| u64::from(write.len)).sum();
-        {
-            let mut allocation = self.allocation();
-            writes.iter().for_each(|write| allocation.change(write.offset, write.len.into()));
-        }
+        writes.iter().for_each(|write| self.allocation.change(write.offset, write.len.into()));
         let changed: Vec<(u64, u32)> = writes.iter().map(|write| (write.offset, write.len)).collect();
         let wrote = self.client.write(writes, self.write_flags);
         // An answer that the server gave meanwhile may be of before.
-        let mut allocation = self.allocation();
-        changed.iter().for_each(|(offset, len)| allocation.change(*offset, (*len).into()));
-        drop(allocation);
+        changed.iter().for_each(|(offset, len)| self.allocation.change(*offset, (*len).into()));
         wrote.map_err(|why| self.failed(Op::Write, offset, len, why))
     }
 
@@ -348,7 +338,7 @@ impl BlockDevice for NbdDevice {
         if start >= end || !self.has(ExportFlags::TRIM) {
             return Ok(());
         }
-        let changed = || self.allocation().change(start, end - start);
+        let changed = || self.allocation.change(start, end - start);
         changed();
         let done = self.run_over(Command::Trim, start, end - start);
         changed();

@@ -7,9 +7,9 @@
 //! used costs nothing.
 //!
 //! Invariants:
-//! - A thread has either requests in flight and waits, or none and sends. So replies are always read
-//!   while a thread is blocked in sending, and a server that stops reading until its replies are
-//!   read does not stop for ever.
+//! - On one connection a thread has either requests in flight and waits, or none and sends. So replies
+//!   are always read while a thread is blocked in sending, and a server that stops reading until its
+//!   replies are read does not stop for ever.
 //! - While a thread waits, one thread leads, or has been woken to.
 //! - The reader is in the table while no thread leads.
 
@@ -71,6 +71,10 @@ struct Waiter {
     /// What a leader has received for it.
     inbox: Mutex<Vec<(usize, Arrival)>>,
 }
+
+/// Requests that are in flight, `None` for none.
+#[must_use]
+pub(crate) struct Sent(Option<Arc<Waiter>>);
 
 /// What came for a request of another thread.
 #[derive(Debug)]
@@ -188,18 +192,39 @@ impl Link {
     }
 
     fn run_burst(&self, jobs: &mut [Job<'_>]) -> Result<(), NbdError> {
-        let Some(waiter) = self.send(jobs)? else { return Ok(()) };
+        let sent = self.send(jobs)?;
+        self.await_answers(sent, jobs)
+    }
+
+    /// Sends jobs, for [`wait_for`](Self::wait_for).
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub(crate) fn send_out(&self, jobs: &[Job<'_>]) -> Result<Sent, NbdError> {
+        self.send(jobs).map_err(|e| self.end(e))
+    }
+
+    /// Waits for jobs that were sent.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub(crate) fn wait_for(&self, sent: Sent, jobs: &mut [Job<'_>]) -> Result<(), NbdError> {
+        self.await_answers(sent, jobs).map_err(|e| self.end(e))
+    }
+
+    fn await_answers(&self, sent: Sent, jobs: &mut [Job<'_>]) -> Result<(), NbdError> {
+        let Sent(Some(waiter)) = sent else { return Ok(()) };
         let waited = self.wait(&waiter, jobs);
         // One that was woken to lead, and had its answers meanwhile, wakes another.
         self.pass_on();
         waited
     }
 
-    /// Sends the jobs that are not done. Returns `None` if all are.
-    fn send(&self, jobs: &mut [Job<'_>]) -> Result<Option<Arc<Waiter>>, NbdError> {
+    /// Sends the jobs that are not done.
+    fn send(&self, jobs: &[Job<'_>]) -> Result<Sent, NbdError> {
         let count = jobs.iter().filter(|job| !job.done).count();
         if count == 0 {
-            return Ok(None);
+            return Ok(Sent(None));
         }
         let mut outgoing = self.outgoing.lock().unwrap_or_else(PoisonError::into_inner);
         let deadline = Instant::now() + self.terms.timeout;
@@ -224,7 +249,7 @@ impl Link {
         }
         self.write(&outgoing, deadline)?;
         outgoing.clear();
-        Ok(Some(waiter))
+        Ok(Sent(Some(waiter)))
     }
 
     /// Enters the jobs that are not done into the table. Returns the first cookie of them.

@@ -9,6 +9,9 @@ use super::wire::ExportFlags;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+/// The most requests of one thread on each of several connections.
+const SHARE: usize = 64;
+
 /// Connections that serve at the same time.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -119,16 +122,33 @@ pub(crate) fn check_same(was: &Agreed, is: &Agreed) -> Result<(), NbdError> {
 }
 
 impl Session {
-    /// Runs jobs on one of the connections: the next one.
+    /// Runs jobs on the connections: a few on the next one, many on all of them.
     ///
     /// # Errors
     /// As [`Link::run`].
     pub(crate) fn run(&self, jobs: &mut [Job<'_>]) -> Result<(), NbdError> {
-        let next = match self.links.len() {
-            1 => 0,
-            n => self.next.fetch_add(1, Ordering::Relaxed) % n,
-        };
-        self.links[next].run(jobs)
+        let count = self.links.len();
+        let next = if count == 1 { 0 } else { self.next.fetch_add(1, Ordering::Relaxed) % count };
+        if count == 1 || jobs.len() < count {
+            return self.links[next].run(jobs);
+        }
+        // What a connection takes at a time is not more than what it takes from one thread.
+        let mut rest = jobs;
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at_mut(rest.len().min(count * SHARE));
+            let share = now.len().div_ceil(count);
+            let mut sent = Vec::with_capacity(count);
+            for (i, jobs) in now.chunks_mut(share).enumerate() {
+                let link = &self.links[(next + i) % count];
+                let waiter = link.send_out(jobs)?;
+                sent.push((link, waiter, jobs));
+            }
+            for (link, waiter, jobs) in sent {
+                link.wait_for(waiter, jobs)?;
+            }
+            rest = later;
+        }
+        Ok(())
     }
 
     /// Ends all connections for this reason.
