@@ -1,6 +1,6 @@
 # The two commands of the README are `make demo` and `make test`. Each installs what it lacks.
 .POSIX:
-.PHONY: bench-all bench-images help setup judges build static ports install uninstall fio-engine deb deb-test demo test torture torture-night schedules mutants judge-mount judge-images lint docs loom fuzz-short fuzz-night coverage ci
+.PHONY: bench-all bench-images help setup judges build static ports install uninstall fio-engine deb deb-test demo test torture torture-night schedules mutants judge-mount judge-images judge-remote lint docs loom fuzz-short fuzz-night coverage ci
 
 help:
 	@echo "make install      command, C library, manual pages, completions: PREFIX (/usr/local), DESTDIR"
@@ -16,9 +16,11 @@ help:
 	@echo "make mutants      breaks the code on purpose, and sees that the tests notice"
 	@echo "make judge-mount  the long judges of the mount: databases, stress-ng, fsx, fio, kill -9"
 	@echo "make judge-images  built images: compared with umoci's trees, and booted in QEMU, with dm-verity too; as root"
+	@echo "make judge-remote  volumes on nbd-server and qemu-nbd: raw, qcow2, LUKS"
 	@echo "make lint         format, clippy, licences, documentation"
 	@echo "make bench-NAME   one benchmark of bench/src/bin, against its peer in the same run"
 	@echo "make bench-images  images, sizes and hash trees beside tar2ext4, umoci, resize2fs, veritysetup"
+	@echo "make bench-remote  a volume on nbdkit beside fio's engine nbd and nbdcopy"
 	@echo "make bench-all    all of them, and docs/performance.md from their figures"
 	@echo "make loom         model checks of the concurrent parts"
 	@echo "make fuzz-short   each fuzz target for FUZZ_SECONDS (30)"
@@ -84,6 +86,10 @@ judge-mount: judges
 	@scripts/setup.sh --long
 	@scripts/test.sh -p lanefs-cli --test judges -- --include-ignored --test-threads=2
 
+judge-remote: judges
+	@scripts/setup.sh --remote
+	@scripts/test.sh -p lanefs-cli --test command -- --include-ignored remote
+
 judge-images: judges build
 	@scripts/judge-images.sh
 
@@ -110,7 +116,7 @@ bench-images: judges
 bench-all: judges
 	@scripts/image-peers.sh
 	cargo build --profile bench -p lanefs-cli
-	for bench in foundation images write-path mount check journal rangelock; do \
+	for bench in foundation images write-path mount remote check journal rangelock; do \
 	  cargo run --profile bench -p lanefs-bench --bin $$bench -- $(ARGS) || exit 1; done
 	cargo run --profile bench -p lanefs-bench --bin tables
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the packages that this machine lacks for a build and the demo. --test adds those of tests
 # and benchmarks, --long those of the long judges, --images those of bench-images, --boot those of
-# judge-images. Silent when nothing is missing.
+# judge-images, --remote those of judge-remote. Silent when nothing is missing.
 set -euo pipefail
 
 if ! command -v cargo >/dev/null; then
@@ -39,6 +39,9 @@ if [ -n "${1:-}" ]; then
     need patch patch
     need mkfs.vfat dosfstools
     need mkfs.xfs xfsprogs
+    need nbdcopy libnbd-bin
+    need nbdkit nbdkit
+    need openssl openssl
     need pgrep procps
     need readelf binutils
     need rsync rsync
@@ -68,6 +71,11 @@ if [ "${1:-}" = --boot ]; then
     need depmod kmod
     need mmdebstrap mmdebstrap
     need qemu-system-x86_64 qemu-system-x86
+fi
+# Needed by `make judge-remote` only.
+if [ "${1:-}" = --remote ]; then
+    need nbd-server nbd-server
+    need qemu-nbd qemu-utils
 fi
 # Needed by `make judge-mount` only.
 if [ "${1:-}" = --long ]; then

@@ -22,6 +22,7 @@ mod power;
 mod promises;
 mod random_ops;
 mod second_opinion;
+mod served;
 mod specimen;
 mod tools;
 mod tree;
@@ -45,6 +46,7 @@ pub use power::{open, writing};
 pub use promises::{Known, Settles, Tracked};
 pub use random_ops::{RandomOps, each_case};
 pub use second_opinion::{DIFFERENCES, Difference, Opinions};
+pub use served::Served;
 pub use specimen::{edits, specimen};
 pub(crate) use tools::fixed_options;
 pub use tools::{

@@ -13,6 +13,9 @@ use rand::rngs::StdRng;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Arguments of mke2fs for a small volume.
+pub(crate) const ARGS: &[&str] = &["-t", "ext4", "-b", "1024", "-J", "size=1"];
+
 const ATTR: NewAttr = NewAttr { permissions: 0o640, uid: 7, gid: 8 };
 
 /// A burst of operations with what the tree was after each.
@@ -57,7 +60,7 @@ fn path(rng: &mut StdRng) -> String {
     }
 }
 
-fn step(volume: &Volume, rng: &mut StdRng) -> lanefs::Result<()> {
+pub(crate) fn step(volume: &Volume, rng: &mut StdRng) -> lanefs::Result<()> {
     let (a, b) = (path(rng), path(rng));
     match rng.random_range(0..16) {
         0..=2 => volume.create_dir_with(&a, ATTR),
@@ -132,7 +135,7 @@ fn campaign(args: &[&str], atomic_write: usize) {
 
 #[test]
 fn defaults_of_today() {
-    campaign(&["-t", "ext4", "-b", "1024", "-J", "size=1"], 512);
+    campaign(ARGS, 512);
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod orphans;
 mod own_inodes;
 mod power_loss;
 mod power_loss_data;
+mod remote_power;
 mod threads;
 mod torture;
 mod verity;

@@ -3,6 +3,7 @@
 //!
 //! A volume's own name may hold `:/`, so the longest prefix that is a file or a block device wins;
 //! where none is, the last `:/` splits, so that the message names what the user most likely meant.
+//! The URL of an export of a server ends at its first `:/` behind the scheme: in a URL `%3A` is a `:`.
 //! A path of the host that exists as written is a path of the host.
 
 use lanefs_archive::content::{self, Content};
@@ -40,7 +41,10 @@ impl Location {
         if Path::new(arg).symlink_metadata().is_ok() {
             return Self::Host(arg.into());
         }
-        let at = splits.iter().rev().find(|&&at| holds_volume(&bytes[..at])).copied().unwrap_or(last);
+        let at = match splits.first() {
+            Some(&first) if VolumeUrl::names_server(arg) => first,
+            _ => splits.iter().rev().find(|&&at| holds_volume(&bytes[..at])).copied().unwrap_or(last),
+        };
         Self::Volume {
             volume: OsStr::from_bytes(&bytes[..at]).into(),
             path: PathBuf::from(OsStr::from_bytes(&bytes[at + 1..])),
@@ -84,7 +88,8 @@ pub(crate) fn forgotten_slash(arg: &OsStr) -> Option<OsString> {
 /// Returns whether the `:/` behind `before` belongs to a scheme: that of `nbd://host/export` and
 /// `pmem:/dev/shm/v` separates no path.
 fn is_scheme(before: &[u8], from: &[u8]) -> bool {
-    before == b"pmem" || from.starts_with(b"://") && matches!(before, b"nbd" | b"nbd+unix" | b"nbds")
+    let is_server = || matches!(before, b"nbd" | b"nbds" | b"nbd+unix" | b"nbds+unix");
+    before == b"pmem" || from.starts_with(b"://") && is_server()
 }
 
 /// Returns whether the name leads to a file or device, or a part of one.
@@ -111,6 +116,11 @@ mod tests {
         assert_eq!(parse("x.img:/a/b"), inside("x.img", "/a/b"));
         assert_eq!(parse("mem:64M:/a"), inside("mem:64M", "/a"));
         assert_eq!(parse("nbd://host/e:/a"), inside("nbd://host/e", "/a"));
+        assert_eq!(parse("nbd://host:10/e@2:/a:/b"), inside("nbd://host:10/e@2", "/a:/b"));
+        assert_eq!(parse("nbd+unix:///e?socket=/s:/a"), inside("nbd+unix:///e?socket=/s", "/a"));
+        assert_eq!(parse("nbds+unix:///e?socket=/s@1:/"), inside("nbds+unix:///e?socket=/s@1", "/"));
+        assert_eq!(parse("nbd://[::1]/e"), Location::Host("nbd://[::1]/e".into()));
+        assert_eq!(whole_volume("nbd://host/:/".as_ref()), "nbd://host/");
         assert_eq!(parse("pmem:/dev/shm/v:/a"), inside("pmem:/dev/shm/v", "/a"));
         assert_eq!(parse("pmem:v:/a"), inside("pmem:v", "/a"));
         assert_eq!(whole_volume("pmem:/dev/shm/v".as_ref()), "pmem:/dev/shm/v");

@@ -5,7 +5,10 @@
 //! everything that does not print as `$'\033'`. Beyond GNU, the characters that reorder a line
 //! (bidirectional controls) are escaped as well.
 
+use lanefs_device::without_password;
 use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
 /// Returns whether a character may reach a terminal as it is.
 fn prints(c: char) -> bool {
@@ -107,9 +110,9 @@ fn shell(name: &[u8], always: bool) -> String {
     out
 }
 
-/// Returns a name in a message: always in quotes.
+/// Returns a name in a message: always in quotes. A password in a URL is not shown.
 pub(crate) fn quoted(name: impl AsRef<[u8]>) -> String {
-    shell(name.as_ref(), true)
+    shell(without_password(OsStr::from_bytes(name.as_ref())).as_bytes(), true)
 }
 
 /// Returns a name in a listing on a terminal: in quotes only where a shell needs them.
@@ -157,7 +160,6 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::ffi::OsStrExt;
 
     #[test]
     fn plain_names_stay_plain() {
@@ -219,7 +221,7 @@ mod tests {
             b"a#b",
             b"{a",
         ] {
-            std::fs::write(dir.path().join(std::ffi::OsStr::from_bytes(name)), "").expect("write");
+            std::fs::write(dir.path().join(OsStr::from_bytes(name)), "").expect("write");
             let out = std::process::Command::new("ls")
                 .args(["--quoting-style=shell-escape", "-1"])
                 .env("LC_ALL", "C.UTF-8")
@@ -227,7 +229,7 @@ mod tests {
                 .output()
                 .expect("ls");
             assert_eq!(listed(name) + "\n", String::from_utf8_lossy(&out.stdout));
-            std::fs::remove_file(dir.path().join(std::ffi::OsStr::from_bytes(name))).expect("rm");
+            std::fs::remove_file(dir.path().join(OsStr::from_bytes(name))).expect("rm");
         }
     }
 

@@ -11,7 +11,9 @@ use crate::stats::StatsArg;
 use lanefs::{OpenOptions, Resize, Volume};
 use lanefs_archive::Overwrite;
 use lanefs_archive::content::{self, Content};
-use lanefs_device::{BlockDevice, FileOptions, PartitionTable, VolumeUrl, open_url};
+use lanefs_device::{
+    BlockDevice, FileOptions, Medium, PartitionTable, VolumeUrl, absolute_url, open_url, without_password,
+};
 use lanefs_format::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -211,6 +213,9 @@ fn window_of(name: &VolumeName) -> Option<Range<u64>> {
 
 /// Returns the name by which a process in any directory finds the volume again.
 pub(crate) fn source(name: &VolumeName) -> OsString {
+    if let Some(text) = name.to_str().filter(|_| VolumeUrl::names_server(name)) {
+        return absolute_url(text).map_or_else(|_| name.into(), OsString::from);
+    }
     let Some(path) = VolumeUrl::parse(name).ok().and_then(|url| url.path()) else { return name.into() };
     let Ok(mut source) = path.canonicalize().map(PathBuf::into_os_string) else { return name.into() };
     // The part, if it names one, as it is written.
@@ -238,8 +243,14 @@ fn cannot_open(verb: &str, name: &VolumeName, error: lanefs::Error, content: Opt
     }
     let file = file_of(name);
     let foreign = matches!(error.kind(), lanefs::Error::Format(lanefs_format::FormatError::BadMagic { .. }));
-    let cause = Cause::from(error).without(&format!("{}: ", file.display()));
+    let shown = match VolumeUrl::parse(name).map(|url| url.medium) {
+        // A part is not in the name that the device has.
+        Ok(Medium::Nbd(url)) => url.to_owned(),
+        _ => without_password(file.as_os_str()).to_string_lossy().into_owned(),
+    };
+    let cause = Cause::from(error).without(&format!("{shown}: "));
     let cause = match std::fs::metadata(file).map_err(Cause::from) {
+        Err(_) if foreign && VolumeUrl::names_server(name) => not_a_volume(name, None).unwrap_or(cause),
         Err(_) if !names_file(name) => cause,
         Err(missing) if missing.is(Errno::NOENT) => {
             Cause::text(format!("{missing}; lanefs mkfs --size 1G VOLUME makes a volume"))
@@ -258,6 +269,12 @@ fn cannot_open(verb: &str, name: &VolumeName, error: lanefs::Error, content: Opt
 /// Returns what the volume's file, or its part of it, holds; `None` for zeros, or if it cannot be
 /// read.
 pub(crate) fn content_of(name: &VolumeName) -> Option<Content> {
+    if VolumeUrl::names_server(name) {
+        let device = open_url(name, &FileOptions::new().read_only(true).unlocked(true)).ok()?;
+        let mut head = vec![0; device.size().min(content::HEAD as u64) as usize];
+        device.read_at(&mut head, 0).ok()?;
+        return content::of_head(&head);
+    }
     match window_of(name) {
         None => content::of_path(file_of(name)),
         Some(window) => content::of_range(&File::open(file_of(name)).ok()?, window).ok()?,

@@ -23,6 +23,8 @@ mod owners;
 mod pages;
 mod partitions;
 mod recover;
+mod remote;
+mod remote_servers;
 mod resize;
 mod run;
 mod small;

@@ -1,6 +1,7 @@
 //! docs/json.md: the tables have every field of every `--json`, with its type, and no other.
 
 use crate::support::{Image, mount::Mount, succeed};
+use lanefs_tests::Served;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -170,6 +171,10 @@ fn volumes() {
     let unseen = ["name_bytes", "unreadable[]", "unwritable[]", "group_list[].damage"];
     hold("lanefs info", &infos, &unseen);
     hold("lanefs info, of a disk", &[image.ok(["info", "--json", "d.raw"])], &["name_bytes"]);
+    let server = Served::nbdkit(&image.beside("s"), &["memory", "1M"]);
+    let url = format!("nbd+unix://?socket={}", image.beside("s").display());
+    hold("lanefs info, of a server", &[image.ok(["info", "--json", &url])], &["name_bytes"]);
+    drop(server);
     hold("lanefs recover", &[image.ok(["recover", "--json", "v.img"])], &["name_bytes"]);
     hold("lanefs resize", &[image.ok(["resize", "--json", "new.img", "+64M"])], &["name_bytes"]);
     hold("lanefs frag", &[image.ok(["frag", "--json", "v.img", "v.img:/d"])], &[]);

@@ -11,6 +11,7 @@ mod helpers;
 mod json;
 mod limits;
 mod mount;
+mod remote_mount;
 mod sandbox;
 mod support;
 mod top;

@@ -1,6 +1,7 @@
 //! The errors of a device.
 
 use crate::errno;
+use crate::nbd::{NbdError, NbdFailure};
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
@@ -103,10 +104,16 @@ impl DeviceError {
         Self::new(op, 0, 0, io::Error::new(kind, refused))
     }
 
+    /// Returns what went wrong between an NBD client and its server, if it was that.
+    pub fn nbd(&self) -> Option<&NbdError> {
+        self.source.get_ref()?.downcast_ref::<NbdFailure>().map(|failure| &failure.why)
+    }
+
     /// Returns the errno with which a system call of Linux would have failed, EIO if there is none.
     pub fn errno(&self) -> i32 {
         let refused = || self.source.get_ref()?.downcast_ref::<Refused>().map(|r| r.errno);
-        errno::of(&self.source).or_else(refused).unwrap_or(errno::EIO)
+        let remote = || self.nbd().map(NbdError::errno);
+        errno::of(&self.source).or_else(refused).or_else(remote).unwrap_or(errno::EIO)
     }
 }
 

@@ -29,6 +29,7 @@ mod file_options;
 mod inherited;
 mod mem;
 mod memory;
+mod nbd;
 mod open_here;
 #[doc(hidden)]
 pub mod os_name;
@@ -59,6 +60,12 @@ pub use file_options::{Cached, FileOptions, IoUring};
 #[cfg(target_os = "linux")]
 pub use inherited::inherited_files;
 pub use mem::MemDevice;
+pub use nbd::{
+    ExportFlags, NbdAddress, NbdDevice, NbdError, NbdExport, NbdFailure, NbdUrl, absolute_url,
+    without_password,
+};
+#[cfg(unix)]
+pub use nbd::{dial, dial_by};
 pub use open_here::is_open_here;
 pub use overlay::Overlay;
 pub use paced::{Pace, PacedDevice};

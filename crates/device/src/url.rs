@@ -1,11 +1,13 @@
 //! Volumes by name: a path, or a URL that says what kind of medium it is, and perhaps which part of
 //! it.
 //!
+//! `nbd://HOST/EXPORT` is an export of an NBD server (see [`NbdUrl`](crate::NbdUrl)).
 //! `disk.raw@2` and `disk.raw@root` are partitions, `disk.raw?offset=1M&size=4G` is a range of
 //! bytes. A path that exists as written is a path. Every name of a volume goes through here: those
 //! of the library, the command, a mount, the C interface and fio's engine.
 
 use crate::errno::{EINVAL, ENOENT, ENOMEM, ENOSPC};
+use crate::nbd::{NbdDevice, NbdUrl, is_nbd, split_part, without_password};
 use crate::os_name::OsStrExt;
 use crate::partition::PartitionTable;
 use crate::window::Window;
@@ -33,6 +35,9 @@ pub enum Medium<'a> {
     Pmem(&'a Path),
     /// `mem:SIZE`: zeros in memory, which end with the process.
     Mem(u64),
+    /// `nbd://HOST/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`: an export of an NBD server, without the
+    /// partition behind it.
+    Nbd(&'a str),
 }
 
 /// A part of a file or a device.
@@ -59,8 +64,17 @@ impl<'a> VolumeUrl<'a> {
     /// # Errors
     /// [`Op::Open`] (EINVAL) for a size or a range that is none, or no path behind `pmem:`.
     pub fn parse(name: &'a OsStr) -> Result<Self> {
-        let refuse = |why: &str| Err(DeviceError::at_path(Op::Open, Path::new(name), EINVAL, why.to_owned()));
+        let shown = without_password(name);
+        let refuse =
+            |why: &str| Err(DeviceError::at_path(Op::Open, Path::new(&shown), EINVAL, why.to_owned()));
         let bytes = name.as_bytes();
+        if is_nbd(bytes) {
+            return match name.to_str().map(parse_nbd) {
+                Some(Ok(url)) => Ok(url),
+                Some(Err(why)) => refuse(&why),
+                None => refuse("is not UTF-8"),
+            };
+        }
         if let Some(size) = bytes.strip_prefix(b"mem:") {
             return match parse_size(size) {
                 Some(size) if size > 0 => Ok(Self { medium: Medium::Mem(size), part: None }),
@@ -78,11 +92,16 @@ impl<'a> VolumeUrl<'a> {
         Ok(Self { medium, part })
     }
 
-    /// Returns the path of the volume's file, `None` for memory.
+    /// Returns whether a name begins as the URL of an export of a server.
+    pub fn names_server(name: &OsStr) -> bool {
+        is_nbd(name.as_bytes())
+    }
+
+    /// Returns the path of the volume's file: `None` for memory and for an export of a server.
     pub fn path(&self) -> Option<&'a Path> {
         match self.medium {
             Medium::File(path) | Medium::Pmem(path) => Some(path),
-            Medium::Mem(_) => None,
+            Medium::Mem(_) | Medium::Nbd(_) => None,
         }
     }
 
@@ -94,14 +113,21 @@ impl<'a> VolumeUrl<'a> {
     /// there; a partition table that is missing or damaged, and bytes beyond the end (EINVAL).
     pub fn window(&self) -> Result<Option<Range<u64>>> {
         let (Some(path), Some(part)) = (self.path(), self.part) else { return Ok(None) };
-        let refuse = |errno, why: String| DeviceError::at_path(Op::Open, path, errno, why);
         let disk = FileOptions::new().read_only(true).unlocked(true).open(path)?;
+        part.range(&disk, path).map(Some)
+    }
+}
+
+impl Part<'_> {
+    /// Returns the bytes of `disk` that the part is. Messages call the disk `path`.
+    fn range(self, disk: &dyn BlockDevice, path: &Path) -> Result<Range<u64>> {
+        let refuse = |errno, why: String| DeviceError::at_path(Op::Open, path, errno, why);
         let end = disk.size();
-        let range = match part {
+        let range = match self {
             Part::Bytes { offset, size: None } => offset..end,
             Part::Bytes { offset, size: Some(size) } => offset..offset.saturating_add(size),
             Part::Partition(wanted) => {
-                let table = PartitionTable::read(&disk).map_err(|e| match e.op {
+                let table = PartitionTable::read(disk).map_err(|e| match e.op {
                     Op::Open => refuse(EINVAL, e.to_string()),
                     _ => e,
                 })?;
@@ -115,8 +141,19 @@ impl<'a> VolumeUrl<'a> {
             let why = format!("has {end} bytes, the volume would be bytes {first} to {behind}");
             return Err(refuse(EINVAL, why));
         }
-        Ok(Some(range))
+        Ok(range)
     }
+}
+
+/// Reads the URL of an export, and the part behind it.
+fn parse_nbd(name: &str) -> std::result::Result<VolumeUrl<'_>, String> {
+    let (url, part) = split_part(name);
+    let range = NbdUrl::parse(url)?.range.map(|(offset, size)| Part::Bytes { offset, size });
+    let part = match (part.map(|part| Part::Partition(OsStr::new(part))), range) {
+        (Some(_), Some(_)) => return Err("names a partition and a range".into()),
+        (part, range) => part.or(range),
+    };
+    Ok(VolumeUrl { medium: Medium::Nbd(url), part })
 }
 
 /// Splits a path from the part behind it. Returns `None` for a range that cannot be read.
@@ -168,7 +205,8 @@ fn parse_range(query: &[u8]) -> Option<Part<'_>> {
     Some(Part::Bytes { offset: offset.unwrap_or(0), size: if size == Some(0) { return None } else { size } })
 }
 
-fn parse_size(text: &[u8]) -> Option<u64> {
+/// Reads a number of bytes, or of a unit: K, M, G, T (powers of 1024).
+pub(crate) fn parse_size(text: &[u8]) -> Option<u64> {
     let unit = match text.last()?.to_ascii_uppercase() {
         b'0'..=b'9' => 0,
         b'K' => 10,
@@ -213,11 +251,26 @@ pub fn open_url(name: impl AsRef<OsStr>, options: &FileOptions) -> Result<Arc<dy
         }
         (Medium::Pmem(path), _) => Arc::new(PmemDevice::open_with(&options, path)?),
         (Medium::Mem(size), _) => Arc::new(memory(name, size)?),
+        (Medium::Nbd(export), _) => return open_nbd(export, url.part, &options),
+    })
+}
+
+/// Opens an export, or a part of it: the table of its partitions is read from the export itself.
+fn open_nbd(url: &str, part: Option<Part<'_>>, options: &FileOptions) -> Result<Arc<dyn BlockDevice>> {
+    let name = match part {
+        Some(Part::Partition(name)) => name.to_str(),
+        _ => None,
+    };
+    let device = NbdDevice::open(url, name, options)?;
+    Ok(match part.map(|part| part.range(&device, Path::new(url))).transpose()? {
+        Some(range) => Arc::new(Window::new(device, range)?),
+        None => Arc::new(device),
     })
 }
 
 /// Creates a volume of `size` zero bytes of that name, and replaces an existing one. A part of a
-/// file must exist and have at least `size` bytes, and keeps its content.
+/// file, and an export of a server, must exist and have at least `size` bytes, and keep their
+/// content.
 ///
 /// # Errors
 /// The errors of [`open_url`] and [`FileOptions::create`]; a part that is smaller (ENOSPC); a
@@ -229,7 +282,7 @@ pub fn create_url(name: impl AsRef<OsStr>, size: u64, options: &FileOptions) -> 
         Err(DeviceError::at_path(Op::Open, Path::new(name), errno, why))
     };
     let url = VolumeUrl::parse(name)?;
-    if url.part.is_some() {
+    if url.part.is_some() || matches!(url.medium, Medium::Nbd(_)) {
         let device = open_url(name, options)?;
         return if device.size() < size { refuse(ENOSPC, device.size()) } else { Ok(device) };
     }
@@ -238,6 +291,7 @@ pub fn create_url(name: impl AsRef<OsStr>, size: u64, options: &FileOptions) -> 
         Medium::Pmem(path) => Arc::new(PmemDevice::create(path, size)?),
         Medium::Mem(own) if own == size => Arc::new(memory(name, size)?),
         Medium::Mem(own) => return refuse(EINVAL, own),
+        Medium::Nbd(_) => return open_url(name, options),
     })
 }
 

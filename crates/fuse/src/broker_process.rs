@@ -27,7 +27,7 @@ const STACK: usize = 256 << 10;
 /// Helps the server that has started this process, until that has ended: the server's sockets are
 /// the standard input and output. `source`, `dir` and `options` say what to mount. `socket_of`
 /// makes a socket beside the mount: it is passed to the server, and what comes with it is dropped
-/// when the socket is to be removed.
+/// when the socket is to be removed. `dial` connects to the server of a remote volume.
 ///
 /// # Errors
 /// The errors of the system before there is anything to do. All others are told to the server.
@@ -36,6 +36,7 @@ pub fn run_broker<Kept>(
     dir: &Path,
     options: &MountOptions,
     socket_of: impl FnOnce(MountDevice) -> io::Result<(OwnedFd, Kept)>,
+    dial: impl Fn() -> io::Result<OwnedFd> + Send + 'static,
 ) -> io::Result<()> {
     // A signal of a terminal is for the server.
     let _ = rustix::process::setsid();
@@ -46,6 +47,7 @@ pub fn run_broker<Kept>(
     let thread = thread::Builder::new().name("lanefs-answer".into()).stack_size(STACK);
     thread.spawn(move || answer_all(questions, &known))?;
     let (mut socket_of, mut kept, mut stays) = (Some(socket_of), None, false);
+    let mut dial = Some(dial);
     let mut byte = [0];
     while words.read_exact(&mut byte).is_ok() {
         let done = match Word::from_byte(byte[0]) {
@@ -78,6 +80,16 @@ pub fn run_broker<Kept>(
             Some(Word::RemoveSocket) => {
                 kept = None;
                 Ok(())
+            }
+            Some(Word::Dialer) => {
+                let Some(dial) = dial.take() else { break };
+                let (ours, theirs) = UnixStream::pair()?;
+                let thread = thread::Builder::new().name("lanefs-dial".into());
+                thread.spawn(move || dial_all(ours, &dial))?;
+                match reply(&words, 0, &[theirs.as_fd()], &[]) {
+                    Ok(()) => continue,
+                    Err(_) => break,
+                }
             }
             None => break,
         };
@@ -143,6 +155,22 @@ fn reply(
     pass::send(words, refused, files)?;
     words.write_all(&(text.len() as u32).to_le_bytes())?;
     words.write_all(text)
+}
+
+/// Makes connections until the server has gone. The answer is a file, or an error number.
+fn dial_all(mut socket: UnixStream, dial: &dyn Fn() -> io::Result<OwnedFd>) {
+    while socket.read_exact(&mut [0]).is_ok() {
+        let sent = match dial() {
+            Ok(made) => pass::send(&socket, 0, &[made.as_fd()]),
+            Err(e) => {
+                let errno = e.raw_os_error().and_then(|errno| u8::try_from(errno).ok());
+                pass::send(&socket, errno.unwrap_or(Errno::HOSTUNREACH.raw_os_error() as u8), &[])
+            }
+        };
+        if sent.is_err() {
+            return;
+        }
+    }
 }
 
 /// Answers questions until the server has gone.

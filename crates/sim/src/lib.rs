@@ -1,4 +1,4 @@
-//! Devices that record, fail and lose power, for tests.
+//! Devices that record, fail and lose power, and an NBD server that does, for tests.
 //!
 //! A crash test in four steps: run the code under test on a [`RecordingDevice`], marking what was
 //! promised when ([`RecordingDevice::mark`]); take its [`Log`]; walk [`Log::crash_states`]; run
@@ -34,6 +34,7 @@ mod earlier;
 mod fail;
 mod image;
 mod memory;
+mod nbd;
 mod overlay;
 mod record;
 mod seed;
@@ -43,6 +44,7 @@ pub use dump::DumpFile;
 pub use fail::{FailingDevice, Failure, Hit};
 pub use image::Image;
 pub use memory::RecordingMemory;
+pub use nbd::{NbdFault, NbdKind, NbdServer, NbdSettings};
 pub use overlay::OverlayDevice;
 pub use record::{Log, LogEntry, RecordingDevice};
 pub use seed::{Seed, seed_from_env};

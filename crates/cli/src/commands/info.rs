@@ -1,8 +1,9 @@
 //! `lanefs info`: what the superblock and the group descriptors tell, read as they are on the
-//! medium; or the partitions of a disk.
+//! medium; or the partitions of a disk, or the exports of a server.
 //!
 //! Nothing is recovered for it, and a volume that lanefs cannot open still tells what it is.
 
+mod exports;
 mod groups;
 mod partitions;
 
@@ -21,7 +22,8 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
-/// Show what a volume is: size, features, journal, state, groups; or the partitions of a disk
+/// Show what a volume is: size, features, journal, state, groups; or the partitions of a disk, or the
+/// exports of a server (nbd://HOST)
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The volume
@@ -81,6 +83,9 @@ struct JournalInfo {
 impl Args {
     pub(crate) fn run(self, out: &mut Out) -> Res {
         let name = whole_volume(&self.volume);
+        if let Some(exports) = exports::of(&name)? {
+            return if self.json { out.json(&exports) } else { exports.show(out) };
+        }
         let device = volumes::device(&name)?;
         let sb = match volumes::read_superblock(&*device, &name) {
             Ok(sb) => sb,

@@ -10,7 +10,7 @@ use crate::volumes::{
 };
 use lanefs_archive::check_owner;
 use lanefs_archive::content::Content;
-use lanefs_device::{FileOptions, open_url};
+use lanefs_device::{FileOptions, VolumeUrl, open_url};
 use lanefs_format::features::FeatureEdit;
 use lanefs_mkfs::{FsType, MkfsError, Options, Report};
 use serde::Serialize;
@@ -23,7 +23,7 @@ use uuid::Uuid;
 /// Make an ext4 volume, as mke2fs -t ext4 does
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The file or block device; a file is made if there is none
+    /// The file, block device or export of a server; a file is made if there is none
     volume: OsString,
     /// Size of the volume: 512M, 2G, 15T; without it, all of the file or device
     #[arg(short, long, value_parser = size::parse)]
@@ -187,7 +187,9 @@ impl Args {
         self.check_target(&name)?;
         let cannot = |e: MkfsError| {
             let cause = match e {
-                MkfsError::Device(e) => Cause::from(lanefs::Error::from(e)),
+                MkfsError::Device(e) => {
+                    Cause::from(lanefs::Error::from(e)).without(&format!("{}: ", name.to_string_lossy()))
+                }
                 e => Cause::text(e.to_string()),
             };
             Failure::cannot("make a volume in", name.as_bytes(), cause)
@@ -230,6 +232,13 @@ impl Args {
     fn check_target(&self, name: &OsString) -> Res {
         let refuse = |why: &str| Err(Failure::cannot("make a volume in", name.as_bytes(), Cause::text(why)));
         refuse_forgotten_slash(name)?;
+        if VolumeUrl::names_server(name) && !self.force {
+            // As a device. That it cannot be opened is told when it is opened to write.
+            return match content_of(name) {
+                None | Some(Content::Data) => Ok(()),
+                Some(there) => overwrite_anyway(name, there),
+            };
+        }
         // Without a file there is nothing to check here: opening the device does.
         if !names_file(name) {
             return Ok(());

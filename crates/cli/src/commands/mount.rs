@@ -12,7 +12,7 @@ use crate::quote::quoted;
 use crate::volumes::{open_device, source};
 use crate::watch::place::{self, Folder};
 use crate::watch::{Signals, SocketPlace, Subject, WatchServer};
-use lanefs_device::{BlockDevice, Overlay};
+use lanefs_device::{BlockDevice, Overlay, VolumeUrl};
 use lanefs_fuse::{Broker, MountOptions, MountPoint, SandboxMode, Session, SessionError};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -207,6 +207,11 @@ impl Args {
         }
         command.arg("--").arg(source).arg(&self.dir);
         let broker = Broker::start(command).map_err(|e| failed(format!("the broker process: {e}")))?;
+        if VolumeUrl::names_server(source) {
+            // A confined process connects to nothing, and a connection may be lost.
+            let dialer = broker.dialer().map_err(|e| failed(format!("the broker process: {e}")))?;
+            lanefs_device::dial_by(dialer);
+        }
         let missing = lanefs_sandbox::enter().map_err(|e| failed(format!("cannot be confined: {e}")))?;
         match missing.text() {
             Some(text) if mode == SandboxMode::Require => {
@@ -263,7 +268,9 @@ impl Args {
         // Before there is a mount, which may cover it.
         let folder = Folder::open();
         let socket = |device| folder?.bind(device, server).map(|(listener, place)| (listener.into(), place));
-        lanefs_fuse::run_broker(&self.volume, &self.dir, &options, socket).map_err(failed)
+        let volume = self.volume.clone();
+        let dial = move || lanefs_device::dial(&volume);
+        lanefs_fuse::run_broker(&self.volume, &self.dir, &options, socket, dial).map_err(failed)
     }
 
     /// Opens the port for requests of metrics, if they are wanted.

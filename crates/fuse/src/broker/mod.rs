@@ -36,7 +36,8 @@ pub(crate) const LONGEST: usize = 64 << 10;
 /// - remove the socket of the mount;
 /// - say whether the sender of a request has a capability, or is in a group;
 /// - set one of two rules for what the kernel keeps in its cache of the mount;
-/// - have a thread of the server be scheduled as all others.
+/// - have a thread of the server be scheduled as all others;
+/// - connect to the server of the volume, if that is remote: the one that the command line names.
 ///
 /// A server that an attacker has taken over gains no more by it than to end its own mount. The
 /// broker knows that mount by an open file of its connection, and by no number that another mount
@@ -125,6 +126,23 @@ impl Broker {
     /// What the broker says, and where it has gone.
     pub(crate) fn unmount(&self, sync: bool) -> Result<(), MountError> {
         self.say(if sync { Word::UnmountSynced } else { Word::Unmount }).map(drop)
+    }
+
+    /// Returns a function that has the broker connect to the server of the volume. It asks over a
+    /// socket of its own: while the broker unmounts, a thread that serves may need a connection.
+    ///
+    /// # Errors
+    /// Where the broker has gone.
+    pub fn dialer(&self) -> io::Result<impl Fn() -> io::Result<OwnedFd> + Send + Sync + 'static> {
+        let passed = self.say(Word::Dialer).map_err(|e| io::Error::other(e.to_string()))?;
+        let socket = passed.1.into_iter().next().ok_or(Errno::PROTO)?;
+        let socket = Mutex::new(UnixStream::from(socket));
+        Ok(move || {
+            let mut socket = socket.lock();
+            socket.write_all(&[0])?;
+            let (errno, files) = pass::receive(&*socket)?;
+            files.into_iter().next().ok_or_else(|| io::Error::from_raw_os_error(errno.into()))
+        })
     }
 
     /// Sends a word, and waits for the answer: a text and files.

@@ -17,10 +17,13 @@ pub(crate) enum Word {
     RemoveSocket,
     /// Leave the mount when the server ends.
     Keep,
+    /// Pass a socket at which connections to the volume's server are asked for. Only once.
+    Dialer,
 }
 
 impl Word {
-    const ALL: [Self; 5] = [Self::Mount, Self::Unmount, Self::UnmountSynced, Self::RemoveSocket, Self::Keep];
+    const ALL: [Self; 6] =
+        [Self::Mount, Self::Unmount, Self::UnmountSynced, Self::RemoveSocket, Self::Keep, Self::Dialer];
 
     pub(crate) fn from_byte(byte: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|word| *word as u8 == byte)
@@ -73,7 +76,7 @@ mod tests {
     #[test]
     fn words_and_questions_are_known_again() {
         assert!(Word::ALL.iter().all(|word| Word::from_byte(*word as u8) == Some(*word)));
-        assert_eq!(Word::from_byte(5), None);
+        assert_eq!(Word::from_byte(6), None);
         let fields = [1, 2, u32::MAX, 4];
         for question in Question::ALL {
             assert_eq!(Question::decode(question.encode(fields)), Some((question, fields)));

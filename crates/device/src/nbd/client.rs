@@ -1,0 +1,253 @@
+//! Requests to an export that survive the loss of its connections.
+//!
+//! A thread whose request meets a lost connection makes a new one, or waits for the thread that does.
+//! Before any other request is sent, the writes since the last flush are written again, in order.
+//! Then each thread sends again what was not answered.
+//!
+//! The device fails for good, with the first reason, when
+//! - no connection comes about in the time that `reconnect=` gives, or one request is lost with its
+//!   connection again and again for as long;
+//! - the server breaks the protocol;
+//! - the export is another than before: smaller, or without what was relied on;
+//! - what was acknowledged cannot be written again.
+
+use super::error::NbdError;
+use super::handshake::Agreed;
+use super::link::{Data, Job};
+use super::request::{Command, Request};
+use super::session::{Connector, Session, check_same};
+use super::unflushed::{Kept, Unflushed, apart};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The first pause between two tries to connect, and the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// How the connections are.
+#[derive(Debug)]
+struct State {
+    session: Arc<Session>,
+    /// A thread makes new connections.
+    reconnecting: bool,
+    /// Why the device has failed for good.
+    failed: Option<NbdError>,
+}
+
+/// An export that is open.
+#[derive(Debug)]
+pub(crate) struct Client {
+    connector: Connector,
+    pub(crate) agreed: Agreed,
+    state: Mutex<State>,
+    changed: Condvar,
+    unflushed: Mutex<Unflushed>,
+    /// A flush has failed: what was written since the one before may be lost.
+    flush_failed: AtomicBool,
+}
+
+impl Client {
+    /// Opens the export.
+    ///
+    /// # Errors
+    /// A loss; what the server refuses, or gets wrong.
+    pub(crate) fn open(connector: Connector) -> Result<Self, NbdError> {
+        let (session, agreed) = connector.open(0, connector.url.timeout)?;
+        let state = State { session: Arc::new(session), reconnecting: false, failed: None };
+        let unflushed = Mutex::new(Unflushed::new(connector.url.unflushed));
+        let (state, changed) = (Mutex::new(state), Condvar::new());
+        Ok(Self { connector, agreed, state, changed, unflushed, flush_failed: AtomicBool::new(false) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unflushed(&self) -> MutexGuard<'_, Unflushed> {
+        self.unflushed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs all jobs, on a new connection where one is lost.
+    ///
+    /// # Errors
+    /// The first failure that the server tells of a job; why the device has failed for good.
+    pub(crate) fn run(&self, jobs: &mut [Job<'_>]) -> Result<(), NbdError> {
+        let mut left = jobs.len();
+        let mut lost_since = None;
+        loop {
+            let session = self.session()?;
+            let Err(why) = session.run(jobs) else { break };
+            if !why.is_loss() {
+                return Err(self.fail(why));
+            }
+            let still = jobs.iter().filter(|job| !job.done).count();
+            if still < left {
+                (left, lost_since) = (still, None);
+            }
+            let since = *lost_since.get_or_insert_with(Instant::now);
+            // A server that takes every connection, and never this request.
+            if since.elapsed() > self.connector.url.reconnect {
+                return Err(self.fail(self.gave_up(why)));
+            }
+            self.reconnect(&session, why)?;
+        }
+        jobs.iter_mut().find_map(|job| job.failed.take()).map_or(Ok(()), Err)
+    }
+
+    fn gave_up(&self, last: NbdError) -> NbdError {
+        NbdError::GaveUp { seconds: self.connector.url.reconnect.as_secs(), last: Box::new(last) }
+    }
+
+    /// Returns the connections, once there are some.
+    fn session(&self) -> Result<Arc<Session>, NbdError> {
+        let mut state = self.state();
+        loop {
+            match &state.failed {
+                Some(why) => return Err(why.clone()),
+                None if !state.reconnecting => return Ok(Arc::clone(&state.session)),
+                None => state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    /// Fails the device for good. Returns the reason, or the one before.
+    fn fail(&self, why: NbdError) -> NbdError {
+        let mut state = self.state();
+        let first = state.failed.get_or_insert(why).clone();
+        state.reconnecting = false;
+        let session = Arc::clone(&state.session);
+        drop(state);
+        session.end(&first);
+        self.changed.notify_all();
+        first
+    }
+
+    /// Replaces connections that are lost, unless another thread has done so or does.
+    fn reconnect(&self, lost: &Session, why: NbdError) -> Result<(), NbdError> {
+        {
+            let mut state = self.state();
+            if state.reconnecting || state.failed.is_some() || state.session.generation != lost.generation {
+                // `session` waits for it.
+                return Ok(());
+            }
+            state.reconnecting = true;
+        }
+        lost.end(&why);
+        let began = Instant::now();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let last = match self.try_again(lost.generation + 1, began) {
+                Ok(session) => {
+                    let mut state = self.state();
+                    state.session = Arc::new(session);
+                    state.reconnecting = false;
+                    drop(state);
+                    self.changed.notify_all();
+                    return Ok(());
+                }
+                Err(why) if may_pass(&why) => why,
+                Err(why) => return Err(self.fail(why)),
+            };
+            if began.elapsed() + pause > self.connector.url.reconnect {
+                return Err(self.fail(self.gave_up(last)));
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Connects once more, and writes again what was not flushed.
+    fn try_again(&self, generation: u64, began: Instant) -> Result<Session, NbdError> {
+        let Connector { url, .. } = &self.connector;
+        let rest = url.reconnect.saturating_sub(began.elapsed());
+        let timeout = url.timeout.min(rest).max(Duration::from_millis(100));
+        let (session, agreed) = self.connector.open(generation, timeout)?;
+        check_same(&self.agreed, &agreed)?;
+        let writes = self.unflushed().to_repeat();
+        for run in apart(&writes) {
+            let mut jobs: Vec<Job<'_>> = run.iter().map(|write| job_of(write, 0)).collect();
+            session.run(&mut jobs)?;
+            let refused = jobs.iter_mut().zip(run).find_map(|(job, write)| Some((job.failed.take()?, write)));
+            if let Some((why, write)) = refused {
+                let (offset, len) = (write.offset, write.len.into());
+                return Err(NbdError::Replay { offset, len, why: Box::new(why) });
+            }
+        }
+        Ok(session)
+    }
+
+    /// Runs writes, which are kept until they are flushed.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub(crate) fn write(&self, writes: Vec<Kept>, flags: u16) -> Result<(), NbdError> {
+        let mut rest = writes.into_iter().peekable();
+        while rest.peek().is_some() {
+            let (mut numbers, mut jobs) = (Vec::new(), Vec::new());
+            // What has room before a flush goes together.
+            while let Some(write) = rest.peek() {
+                let Some(number) = self.unflushed().enter(write.clone()) else { break };
+                numbers.push(number);
+                jobs.extend(rest.next().map(|write| job_of(&write, flags)));
+            }
+            if jobs.is_empty() {
+                let covered = self.unflushed().covered();
+                self.flush(flags)?;
+                // All room is taken by writes of other threads that are in flight.
+                if covered == self.unflushed().covered() && !self.unflushed().has_room() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                continue;
+            }
+            let ran = self.run(&mut jobs);
+            let mut unflushed = self.unflushed();
+            for (job, number) in jobs.iter().zip(numbers) {
+                unflushed.answered(number, job.done && ran.is_ok());
+            }
+            drop(unflushed);
+            ran?;
+        }
+        Ok(())
+    }
+
+    /// Makes durable what was answered before. With FUA in `flags` each write is durable already.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run); [`NbdError::FlushFailed`] after a flush that the server has failed.
+    pub(crate) fn flush(&self, flags: u16) -> Result<(), NbdError> {
+        if self.flush_failed.load(Ordering::Acquire) {
+            return Err(NbdError::FlushFailed);
+        }
+        let covered = self.unflushed().covered();
+        if flags == 0 {
+            let request = Request { command: Command::Flush, flags: 0, offset: 0, len: 0 };
+            let flushed = self.run(&mut [Job::new(request, Data::None)]);
+            if flushed.is_err() {
+                self.flush_failed.store(true, Ordering::Release);
+            }
+            flushed?;
+        }
+        self.unflushed().flushed(covered);
+        Ok(())
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.state().session.disconnect();
+    }
+}
+
+/// Returns whether a later try may go better: a server that starts may not have the export yet.
+fn may_pass(why: &NbdError) -> bool {
+    why.is_loss() || matches!(why, NbdError::NoExport { .. } | NbdError::OptionRefused { .. })
+}
+
+fn job_of(write: &Kept, flags: u16) -> Job<'static> {
+    let (command, data) = match &write.bytes {
+        Some(bytes) => (Command::Write, Data::Out(Arc::clone(bytes))),
+        None => (Command::WriteZeroes, Data::None),
+    };
+    Job::new(Request { command, flags, offset: write.offset, len: write.len }, data)
+}

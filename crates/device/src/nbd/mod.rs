@@ -1,0 +1,64 @@
+//! A volume on an NBD server: qemu-nbd, nbdkit, nbd-server, and what they serve.
+//!
+//! From the bytes up: `request` and `reply` are the codec, `handshake` the negotiation, `link` one
+//! connection that threads share, `session` the connections to an export, `client` makes them again
+//! when they are lost, and [`NbdDevice`] is the block device.
+//!
+//! Promises, and their limits:
+//! - What a flush has made durable is as durable as the server says.
+//! - A server that is killed and started again within `reconnect=` loses nothing that was
+//!   acknowledged: the client writes again what was not flushed, as long as the client lives.
+//! - A server that breaks the protocol ends the device with an error that says how. It causes no
+//!   panic and no endless wait.
+//! - No lock keeps another host out: see `claim`.
+
+mod allocation;
+mod claim;
+mod client;
+mod device;
+mod error;
+mod handshake;
+mod link;
+mod reply;
+mod request;
+mod session;
+mod socket;
+#[cfg(feature = "tls")]
+mod tls;
+mod unflushed;
+mod url;
+mod wire;
+
+pub use device::NbdDevice;
+pub use error::NbdError;
+pub use handshake::NbdExport;
+#[cfg(unix)]
+pub use socket::{dial, dial_by};
+pub use url::{NbdAddress, NbdUrl, absolute_url, without_password};
+pub(crate) use url::{is_nbd, split_part};
+pub use wire::ExportFlags;
+
+use std::fmt;
+
+/// The least room for what is kept until a flush, in bytes.
+const LEAST_UNFLUSHED: u64 = 4 << 20;
+
+/// A failure of an NBD device: the source of a [`DeviceError`](crate::DeviceError).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NbdFailure {
+    /// The URL, where the export could not be opened.
+    pub url: Option<String>,
+    /// What went wrong.
+    pub why: NbdError,
+}
+
+impl fmt::Display for NbdFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.url {
+            Some(url) => write!(f, "{url}: {}", self.why),
+            None => write!(f, "{}", self.why),
+        }
+    }
+}
+
+impl std::error::Error for NbdFailure {}

@@ -1,0 +1,163 @@
+//! The connections to an export, made and agreed on, and made again when they are lost.
+
+use super::error::NbdError;
+use super::handshake::{Agreed, Handshake, NbdExport};
+use super::link::{Job, Link, Terms};
+use super::socket::Socket;
+use super::url::NbdUrl;
+use super::wire::ExportFlags;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// The most requests of one thread on each of several connections.
+const SHARE: usize = 64;
+
+/// Connections that serve at the same time.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// How many there were before.
+    pub(crate) generation: u64,
+    links: Vec<Link>,
+    next: AtomicUsize,
+}
+
+/// What it takes to connect.
+#[derive(Debug)]
+pub(crate) struct Connector {
+    pub(crate) url: NbdUrl,
+    #[cfg(feature = "tls")]
+    tls: Option<super::tls::TlsSettings>,
+}
+
+impl Connector {
+    /// Reads what TLS needs, as later there may be no right to.
+    ///
+    /// # Errors
+    /// Certificates that cannot be read.
+    pub(crate) fn new(url: NbdUrl) -> Result<Self, NbdError> {
+        #[cfg(feature = "tls")]
+        {
+            let tls = if url.tls { Some(super::tls::TlsSettings::new(&url)?) } else { None };
+            Ok(Self { url, tls })
+        }
+        #[cfg(not(feature = "tls"))]
+        match url.tls {
+            true => Err(NbdError::Tls { why: "this build of lanefs has none (the feature tls)".into() }),
+            false => Ok(Self { url }),
+        }
+    }
+
+    /// Connects, with TLS if that is wanted, and leaves off where options are negotiated.
+    fn negotiate<T>(
+        &self,
+        timeout: Duration,
+        go_on: impl FnOnce(Handshake<'_, &Socket>) -> Result<T, NbdError>,
+    ) -> Result<(Socket, T), NbdError> {
+        let socket = Socket::dial(&self.url.address, timeout)?;
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            let no_zeroes = Handshake::begin(&mut &socket, timeout)?.start_tls()?;
+            let socket = tls.upgrade(socket, timeout)?;
+            let done = go_on(Handshake::after_tls(&mut &socket, timeout, no_zeroes))?;
+            return Ok((socket, done));
+        }
+        let done = go_on(Handshake::begin(&mut &socket, timeout)?)?;
+        Ok((socket, done))
+    }
+
+    /// Opens the export, by as many connections as wanted and allowed.
+    ///
+    /// # Errors
+    /// A loss; what the server refuses, or gets wrong.
+    pub(crate) fn open(&self, generation: u64, timeout: Duration) -> Result<(Session, Agreed), NbdError> {
+        let export = self.url.export_name();
+        let (socket, agreed) = self.negotiate(timeout, |handshake| handshake.open(export))?;
+        let terms =
+            Terms { structured: agreed.structured, allocation: agreed.allocation, timeout: self.url.timeout };
+        let mut links = vec![Link::new(socket, terms)];
+        // Where a flush covers one connection alone, there is one.
+        let wanted = if agreed.flags.has(ExportFlags::MULTI_CONN) { self.url.connections } else { 1 };
+        while links.len() < wanted {
+            let (socket, other) = self.negotiate(timeout, |handshake| handshake.open(export))?;
+            check_same(&agreed, &other)?;
+            let terms =
+                Terms { structured: other.structured, allocation: other.allocation, timeout: terms.timeout };
+            links.push(Link::new(socket, terms));
+        }
+        Ok((Session { generation, links, next: AtomicUsize::new(0) }, agreed))
+    }
+
+    /// Returns the exports that the server lists, `None` if it lists none to this client.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(crate) fn list(&self) -> Result<Option<Vec<NbdExport>>, NbdError> {
+        let listed = self.negotiate(self.url.timeout, |mut handshake| handshake.list_with_sizes())?;
+        Ok(listed.1)
+    }
+}
+
+/// Checks that an export is what it was: that it holds the volume, and does what was relied on.
+///
+/// # Errors
+/// [`NbdError::SizeChanged`], [`NbdError::Changed`].
+pub(crate) fn check_same(was: &Agreed, is: &Agreed) -> Result<(), NbdError> {
+    if is.size < was.size {
+        return Err(NbdError::SizeChanged { was: was.size, is: is.size });
+    }
+    let lost = |flag| was.flags.has(flag) && !is.flags.has(flag);
+    let what = match () {
+        () if !was.flags.has(ExportFlags::READ_ONLY) && is.flags.has(ExportFlags::READ_ONLY) => {
+            "it can be read only"
+        }
+        () if lost(ExportFlags::FLUSH) => "it has no flush",
+        () if lost(ExportFlags::FUA) && !was.flags.has(ExportFlags::FLUSH) => "it has no FUA",
+        () if lost(ExportFlags::WRITE_ZEROES) => "it has no write of zeros",
+        () if is.min_block > was.min_block => "its block is larger",
+        () if is.max_block < was.max_block => "its requests have to be smaller",
+        () if was.allocation.is_some() && is.allocation.is_none() => "it has no block status",
+        () => return Ok(()),
+    };
+    Err(NbdError::Changed { what })
+}
+
+impl Session {
+    /// Runs jobs on the connections: a few on the next one, many on all of them.
+    ///
+    /// # Errors
+    /// As [`Link::run`].
+    pub(crate) fn run(&self, jobs: &mut [Job<'_>]) -> Result<(), NbdError> {
+        let count = self.links.len();
+        let next = if count == 1 { 0 } else { self.next.fetch_add(1, Ordering::Relaxed) % count };
+        if count == 1 || jobs.len() < count {
+            return self.links[next].run(jobs);
+        }
+        // What a connection takes at a time is not more than what it takes from one thread.
+        let mut rest = jobs;
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at_mut(rest.len().min(count * SHARE));
+            let share = now.len().div_ceil(count);
+            let mut sent = Vec::with_capacity(count);
+            for (i, jobs) in now.chunks_mut(share).enumerate() {
+                let link = &self.links[(next + i) % count];
+                let waiter = link.send_out(jobs)?;
+                sent.push((link, waiter, jobs));
+            }
+            for (link, waiter, jobs) in sent {
+                link.wait_for(waiter, jobs)?;
+            }
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Ends all connections for this reason.
+    pub(crate) fn end(&self, why: &NbdError) {
+        self.links.iter().for_each(|link| drop(link.end(why.clone())));
+    }
+
+    /// Says goodbye.
+    pub(crate) fn disconnect(&self) {
+        self.links.iter().for_each(Link::disconnect);
+    }
+}

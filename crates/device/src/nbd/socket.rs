@@ -1,0 +1,184 @@
+//! A connection to a server, by TCP or a unix socket, with or without TLS.
+//!
+//! A process that is confined opens no socket. It gets its connections by [`dial_by`], from a process
+//! that may.
+
+use super::error::NbdError;
+use super::url::NbdAddress;
+use super::wire::{TICK, lost};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+#[cfg(unix)]
+use std::os::fd::OwnedFd;
+#[cfg(unix)]
+use std::os::unix::net::UnixStream;
+#[cfg(unix)]
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// A connection. Reads and writes wait for a tick at most.
+#[derive(Debug)]
+pub(crate) enum Socket {
+    Tcp(TcpStream),
+    #[cfg(unix)]
+    Unix(UnixStream),
+    #[cfg(feature = "tls")]
+    Tls(Box<super::tls::TlsSocket>),
+}
+
+/// Gets connections for a process that may open none.
+#[cfg(unix)]
+type Dialer = Box<dyn Fn() -> io::Result<OwnedFd> + Send + Sync>;
+
+#[cfg(unix)]
+static DIALER: OnceLock<Dialer> = OnceLock::new();
+
+/// Has every later connection of this process made by `dialer`: for a process that gives up the
+/// right to open sockets, and has one export open. The connections are those that [`dial`] makes.
+/// Only the first call counts.
+#[cfg(unix)]
+pub fn dial_by(dialer: impl Fn() -> io::Result<OwnedFd> + Send + Sync + 'static) {
+    let _ = DIALER.set(Box::new(dialer));
+}
+
+/// Connects to the server of a volume's name, for another process.
+///
+/// # Errors
+/// The system's; EINVAL for a name that is none of an export.
+#[cfg(unix)]
+pub fn dial(name: &std::ffi::OsStr) -> io::Result<OwnedFd> {
+    let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
+    let url = name.to_str().filter(|name| super::url::is_nbd(name.as_bytes())).ok_or_else(invalid)?;
+    let (url, _) = super::url::split_part(url);
+    let url = super::NbdUrl::parse(url).map_err(|_| invalid())?;
+    Ok(match connect(&url.address, url.timeout)? {
+        Socket::Tcp(stream) => stream.into(),
+        Socket::Unix(stream) => stream.into(),
+        #[cfg(feature = "tls")]
+        Socket::Tls(_) => return Err(invalid()),
+    })
+}
+
+impl Socket {
+    /// Connects to a server, or has the dialer do it.
+    ///
+    /// # Errors
+    /// A loss.
+    pub(crate) fn dial(address: &NbdAddress, timeout: Duration) -> Result<Self, NbdError> {
+        #[cfg(unix)]
+        if let Some(dialer) = DIALER.get() {
+            let made = dialer().map_err(|e| refused(address, &e))?;
+            return Ok(match address {
+                NbdAddress::Tcp { .. } => Self::Tcp(made.into()),
+                NbdAddress::Unix(_) => Self::Unix(made.into()),
+            });
+        }
+        connect(address, timeout).map_err(|e| refused(address, &e))
+    }
+
+    /// Ends the connection, so that a thread that reads or writes wakes up.
+    pub(crate) fn shutdown(&self) {
+        // It may have been ended already.
+        let _ = match self {
+            Self::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            #[cfg(unix)]
+            Self::Unix(stream) => stream.shutdown(Shutdown::Both),
+            #[cfg(feature = "tls")]
+            Self::Tls(tls) => {
+                tls.below().shutdown();
+                Ok(())
+            }
+        };
+    }
+
+    pub(crate) fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => (&*stream).read(buf),
+            #[cfg(unix)]
+            Self::Unix(stream) => (&*stream).read(buf),
+            #[cfg(feature = "tls")]
+            Self::Tls(tls) => tls.read(buf),
+        }
+    }
+
+    pub(crate) fn write(&self, buf: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => (&*stream).write(buf),
+            // No signal for a peer that has gone: the program around a library may not expect one.
+            #[cfg(target_os = "linux")]
+            Self::Unix(stream) => Ok(rustix::net::send(stream, buf, rustix::net::SendFlags::NOSIGNAL)?),
+            #[cfg(all(unix, not(target_os = "linux")))]
+            Self::Unix(stream) => (&*stream).write(buf),
+            #[cfg(feature = "tls")]
+            Self::Tls(tls) => tls.write(buf),
+        }
+    }
+}
+
+/// For the negotiation, which has both directions to itself.
+impl Read for &Socket {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        Socket::read(self, buf)
+    }
+}
+
+impl Write for &Socket {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        Socket::write(self, buf)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn refused(address: &NbdAddress, e: &io::Error) -> NbdError {
+    let words = e.to_string();
+    let words = words.split(" (os error").next().unwrap_or_default();
+    match lost(e) {
+        NbdError::Socket { .. } => NbdError::Connect { why: format!("{address}: {words}") },
+        other => other,
+    }
+}
+
+fn connect(address: &NbdAddress, timeout: Duration) -> io::Result<Socket> {
+    match address {
+        NbdAddress::Tcp { host, port } => {
+            let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+            for address in (host.as_str(), *port).to_socket_addrs()? {
+                match TcpStream::connect_timeout(&address, timeout) {
+                    Ok(stream) => {
+                        stream.set_nodelay(true)?;
+                        stream.set_read_timeout(Some(TICK))?;
+                        stream.set_write_timeout(Some(TICK))?;
+                        return Ok(Socket::Tcp(stream));
+                    }
+                    Err(e) => last = e,
+                }
+            }
+            Err(last)
+        }
+        #[cfg(unix)]
+        NbdAddress::Unix(path) => {
+            let stream = connect_unix(path, timeout)?;
+            stream.set_read_timeout(Some(TICK))?;
+            stream.set_write_timeout(Some(TICK))?;
+            Ok(Socket::Unix(stream))
+        }
+        #[cfg(not(unix))]
+        NbdAddress::Unix(_) => {
+            Err(io::Error::new(io::ErrorKind::Unsupported, "this system has no unix sockets"))
+        }
+    }
+}
+
+/// Connects to a unix socket. A server that accepts no connections is not waited for without end.
+#[cfg(unix)]
+fn connect_unix(path: &std::path::Path, timeout: Duration) -> io::Result<UnixStream> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket, sockopt};
+    let made = socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
+    rustix::io::fcntl_setfd(&made, rustix::io::FdFlags::CLOEXEC)?;
+    sockopt::set_socket_timeout(&made, sockopt::Timeout::Send, Some(timeout))?;
+    connect(&made, &SocketAddrUnix::new(path)?)?;
+    Ok(made.into())
+}

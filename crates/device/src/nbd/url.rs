@@ -1,0 +1,378 @@
+//! The name of an export: `nbd://HOST[:PORT]/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`, and with TLS
+//! `nbds://` and `nbds+unix://`.
+//!
+//! The form is that of the NBD project's URI document, with parameters of our own behind `?`. What
+//! is between `/` and `?` is percent-decoded, and so are values of parameters.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The port of the protocol.
+const PORT: u16 = 10809;
+
+/// The longest name of an export that the protocol has, in bytes.
+const LONGEST: usize = 4096;
+
+/// The most connections to one export.
+const MOST_CONNECTIONS: usize = 16;
+
+/// Where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NbdAddress {
+    /// A name or an address, and a port.
+    Tcp {
+        /// Without the brackets of IPv6.
+        host: String,
+        /// 10809 unless told otherwise.
+        port: u16,
+    },
+    /// A socket in the file system.
+    Unix(PathBuf),
+}
+
+/// An export of an NBD server, and how it is used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NbdUrl {
+    /// Where the server listens.
+    pub address: NbdAddress,
+    /// The name of the export, `None` where the URL has no path: the one without a name.
+    pub export: Option<String>,
+    /// Whether the connection is encrypted.
+    pub tls: bool,
+    /// The folder of `ca-cert.pem`, and perhaps `client-cert.pem` and `client-key.pem`.
+    pub tls_certificates: Option<PathBuf>,
+    /// The name that the server's certificate has to have, where that is not the host's.
+    pub tls_hostname: Option<String>,
+    /// How many connections there are at most.
+    pub connections: usize,
+    /// How long a request may take.
+    pub timeout: Duration,
+    /// How long a lost connection is tried to be made again.
+    pub reconnect: Duration,
+    /// The most bytes that are kept for being written again.
+    pub unflushed: u64,
+    /// `offset=` and `size=`: the bytes of the export that the volume is.
+    pub range: Option<(u64, Option<u64>)>,
+}
+
+/// Returns whether a name begins as the URL of an export.
+pub(crate) fn is_nbd(name: &[u8]) -> bool {
+    ["nbd://", "nbds://", "nbd+unix://", "nbds+unix://"]
+        .iter()
+        .any(|scheme| name.starts_with(scheme.as_bytes()))
+}
+
+/// Splits `URL@PART` at the last `@` behind the server's name that no `/`, `?`, `&` or `:` follows.
+pub(crate) fn split_part(url: &str) -> (&str, Option<&str>) {
+    let Some(at) = url.rfind('@') else { return (url, None) };
+    let part = &url[at + 1..];
+    let behind = url.find("://").map_or(0, |scheme| scheme + 3);
+    let in_path = url[behind..].find(['/', '?']).is_some_and(|slash| behind + slash < at);
+    if in_path && !part.is_empty() && !part.contains(['/', '?', '&', ':']) {
+        (&url[..at], Some(part))
+    } else {
+        (url, None)
+    }
+}
+
+impl NbdUrl {
+    /// Reads a URL without a partition behind it.
+    ///
+    /// # Errors
+    /// What is wrong with it, for a message that begins with the URL.
+    pub fn parse(url: &str) -> Result<Self, String> {
+        let (scheme, rest) = url.split_once("://").ok_or("needs a scheme: nbd://HOST/EXPORT")?;
+        let (tls, unix) = match scheme {
+            "nbd" => (false, false),
+            "nbds" => (true, false),
+            "nbd+unix" => (false, true),
+            "nbds+unix" => (true, true),
+            _ => return Err("the schemes are nbd, nbds, nbd+unix, nbds+unix".into()),
+        };
+        let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
+        let (authority, path) =
+            rest.split_once('/').map_or((rest, None), |(authority, path)| (authority, Some(path)));
+        if authority.contains('@') {
+            return Err(
+                "has a user: lanefs knows certificates (tls-certificates=DIR), and no passwords".into()
+            );
+        }
+        let export = path.map(decode).transpose()?;
+        if export.as_ref().is_some_and(|name| name.len() > LONGEST) {
+            return Err(format!("the name of the export is longer than {LONGEST} bytes"));
+        }
+        let address = match unix {
+            true if authority.is_empty() => NbdAddress::Unix(PathBuf::new()),
+            true => return Err("has a host: nbd+unix:///EXPORT?socket=PATH has none".into()),
+            false => parse_host(authority)?,
+        };
+        let mut parsed = Self {
+            address,
+            export,
+            tls,
+            tls_certificates: None,
+            tls_hostname: None,
+            connections: 1,
+            timeout: Duration::from_secs(30),
+            reconnect: Duration::from_secs(60),
+            unflushed: 64 << 20,
+            range: None,
+        };
+        let mut seen = Vec::new();
+        for pair in query.into_iter().flat_map(|query| query.split('&')) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            if seen.contains(&name) {
+                return Err(format!("has the parameter {name} twice"));
+            }
+            seen.push(name);
+            parsed.set(name, &decode(value)?)?;
+        }
+        if parsed.address == NbdAddress::Unix(PathBuf::new()) {
+            return Err("needs a socket: nbd+unix:///EXPORT?socket=PATH".into());
+        }
+        Ok(parsed)
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let seconds = || match value.parse::<u32>() {
+            Ok(seconds) if seconds > 0 => Ok(Duration::from_secs(seconds.into())),
+            _ => Err(format!("{name} is a number of seconds: {name}=30")),
+        };
+        let range = |own: bool| match crate::url::parse_size(value.as_bytes()) {
+            Some(bytes) if bytes.is_multiple_of(512) && (own || bytes > 0) => Ok(bytes),
+            _ => Err("needs a range in units of 512 bytes: offset=1M&size=4G".to_owned()),
+        };
+        match name {
+            "socket" => match &mut self.address {
+                NbdAddress::Unix(path) if !value.is_empty() => *path = value.into(),
+                NbdAddress::Unix(_) => return Err("needs a socket: socket=PATH".into()),
+                NbdAddress::Tcp { .. } => return Err("socket= is for nbd+unix://".into()),
+            },
+            "connections" => match value.parse() {
+                Ok(n) if (1..=MOST_CONNECTIONS).contains(&n) => self.connections = n,
+                _ => return Err(format!("connections is a number from 1 to {MOST_CONNECTIONS}")),
+            },
+            "timeout" => self.timeout = seconds()?,
+            "reconnect" if value == "0" => self.reconnect = Duration::ZERO,
+            "reconnect" => self.reconnect = seconds()?,
+            "unflushed" => match crate::url::parse_size(value.as_bytes()) {
+                Some(bytes) if bytes >= super::LEAST_UNFLUSHED => self.unflushed = bytes,
+                _ => return Err("unflushed is a size from 4M on".into()),
+            },
+            "tls-certificates" if self.tls => self.tls_certificates = Some(value.into()),
+            "tls-hostname" if self.tls => self.tls_hostname = Some(value.into()),
+            "tls-certificates" | "tls-hostname" => return Err(format!("{name}= is for nbds://")),
+            "offset" => self.range = Some((range(true)?, self.range.and_then(|(_, size)| size))),
+            "size" => self.range = Some((self.range.map_or(0, |(offset, _)| offset), Some(range(false)?))),
+            _ => {
+                return Err(format!(
+                    "has a parameter {name:?}: there are socket, connections, timeout, reconnect, unflushed, \
+                     tls-certificates, tls-hostname, offset, size"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the name that the server knows the export by.
+    pub(crate) fn export_name(&self) -> &str {
+        self.export.as_deref().unwrap_or_default()
+    }
+}
+
+/// The server alone, for messages.
+impl fmt::Display for NbdAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Self::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// Returns the URL with the path of its socket made absolute, so that a process in another directory
+/// finds the server too. Everything else is as written.
+pub fn absolute_url(url: &str) -> std::io::Result<String> {
+    let Some((before, query)) = url.split_once('?') else { return Ok(url.into()) };
+    let mut pairs = Vec::new();
+    for pair in query.split('&') {
+        match pair.strip_prefix("socket=") {
+            Some(path) if !path.starts_with(['/', '%']) => {
+                let here = std::env::current_dir()?;
+                pairs.push(format!("socket={}/{path}", encode(&here)));
+            }
+            _ => pairs.push(pair.into()),
+        }
+    }
+    Ok(format!("{before}?{}", pairs.join("&")))
+}
+
+/// Returns a volume's name as messages and tables may show it: without what a URL has of a password.
+pub fn without_password(name: &OsStr) -> std::borrow::Cow<'_, OsStr> {
+    let Some(text) = name.to_str().filter(|text| is_nbd(text.as_bytes())) else { return name.into() };
+    let Some((scheme, rest)) = text.split_once("://") else { return name.into() };
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    // A password may hold an unescaped slash: it is no port, and the next `@` ends it.
+    let with_slash = || {
+        let (_, port) = rest[..end].split_once(':')?;
+        let path = &rest[..rest.find('?').unwrap_or(rest.len())];
+        if port.bytes().all(|b| b.is_ascii_digit()) { None } else { path.find('@') }
+    };
+    let authority_end = rest[..end].rfind('@').or_else(with_slash);
+    let Some((user, tail)) = authority_end.map(|at| rest.split_at(at)) else { return name.into() };
+    match user.split_once(':') {
+        Some((user, _)) => std::ffi::OsString::from(format!("{scheme}://{user}:***{tail}")).into(),
+        None => name.into(),
+    }
+}
+
+fn parse_host(authority: &str) -> Result<NbdAddress, String> {
+    let bad = || "needs a host: nbd://HOST:PORT/EXPORT".to_owned();
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let (host, port) = rest.split_once(']').ok_or_else(bad)?;
+            (host, port.strip_prefix(':').or_else(|| port.is_empty().then_some("")).ok_or_else(bad)?)
+        }
+        None => authority.split_once(':').unwrap_or((authority, "")),
+    };
+    let port = match port {
+        "" => PORT,
+        port => port.parse().ok().filter(|port| *port > 0).ok_or("the port is a number up to 65535")?,
+    };
+    let host = decode(host)?;
+    if host.is_empty() { Err(bad()) } else { Ok(NbdAddress::Tcp { host, port }) }
+}
+
+/// Undoes percent encoding.
+fn decode(text: &str) -> Result<String, String> {
+    let bad = || format!("{text:?} is not percent-encoded UTF-8: % and two hexadecimal digits");
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let mut digit = || rest.next().and_then(|digit| char::from(digit).to_digit(16));
+        let (Some(high), Some(low)) = (digit(), digit()) else { return Err(bad()) };
+        bytes.push((high * 16 + low) as u8);
+    }
+    String::from_utf8(bytes).map_err(|_| bad())
+}
+
+/// Encodes a path for the value of a parameter.
+fn encode(path: &Path) -> String {
+    use fmt::Write;
+    let mut text = String::new();
+    for c in path.to_string_lossy().chars() {
+        match c {
+            '%' | '&' | '@' | ':' | '?' | '#' | '+' | ' ' => {
+                let _ = write!(text, "%{:02X}", u32::from(c));
+            }
+            _ => text.push(c),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(host: &str, port: u16) -> NbdAddress {
+        NbdAddress::Tcp { host: host.into(), port }
+    }
+
+    #[test]
+    fn addresses_and_exports() {
+        let parse = |url| NbdUrl::parse(url).map(|url| (url.address, url.export)).unwrap();
+        assert_eq!(parse("nbd://h"), (tcp("h", 10809), None));
+        assert_eq!(parse("nbd://h/"), (tcp("h", 10809), Some(String::new())));
+        assert_eq!(parse("nbds://h:7/a/b%20c"), (tcp("h", 7), Some("a/b c".into())));
+        assert_eq!(parse("nbd://[::1]:9/x"), (tcp("::1", 9), Some("x".into())));
+        assert_eq!(parse("nbd://[::1]"), (tcp("::1", 10809), None));
+        let unix = NbdAddress::Unix("/tmp/s".into());
+        assert_eq!(parse("nbd+unix:///x?socket=/tmp/s"), (unix.clone(), Some("x".into())));
+        assert_eq!(parse("nbd+unix://?socket=/tmp/s"), (unix, None));
+    }
+
+    #[test]
+    fn parameters() {
+        let url =
+            "nbd+unix:///x?socket=/s%26&connections=4&timeout=5&reconnect=7&unflushed=8M&offset=1M&size=4k";
+        let url = NbdUrl::parse(url).unwrap();
+        assert_eq!(url.address, NbdAddress::Unix("/s&".into()));
+        assert_eq!((url.connections, url.timeout.as_secs(), url.reconnect.as_secs()), (4, 5, 7));
+        assert_eq!((url.unflushed, url.range), (8 << 20, Some((1 << 20, Some(4096)))));
+        assert_eq!(NbdUrl::parse("nbd://h/x?reconnect=0").unwrap().reconnect, Duration::ZERO);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (url, word) in [
+            ("nbd://", "needs a host"),
+            ("nbd:///x", "needs a host"),
+            ("nbd://h:0/x", "port"),
+            ("nbd://h:70000/x", "port"),
+            ("nbd://[::1/x", "needs a host"),
+            ("nbd+unix:///x", "needs a socket"),
+            ("nbd+unix:///x?socket=", "needs a socket"),
+            ("nbd+unix://h/x?socket=/s", "has a host"),
+            ("nbd://h/x?socket=/s", "is for nbd+unix"),
+            ("nbd://h/x?connections=0", "1 to 16"),
+            ("nbd://h/x?timeout=0", "seconds"),
+            ("nbd://h/x?unflushed=1M", "4M"),
+            ("nbd://h/x?colour=red", "\"colour\": there are socket, connections"),
+            ("nbd://h/x?timeout=1&timeout=2", "timeout twice"),
+            ("nbd://h/x%2", "percent"),
+            ("nbd://h/x%ff", "percent"),
+            ("nbd://h/x?tls-hostname=a", "is for nbds"),
+            ("nbd://h/x?offset=3", "512"),
+            ("nbd://u:secret@h/x", "no passwords"),
+        ] {
+            let e = NbdUrl::parse(url).unwrap_err();
+            assert!(e.contains(word) && !e.contains("secret"), "{url}: {e}");
+        }
+    }
+
+    #[test]
+    fn partitions_stand_behind_the_url() {
+        for (url, want) in [
+            ("nbd://h/x@2", ("nbd://h/x", Some("2"))),
+            ("nbd+unix:///x?socket=/tmp/s@root", ("nbd+unix:///x?socket=/tmp/s", Some("root"))),
+            ("nbd+unix:///a@b?socket=/tmp/s", ("nbd+unix:///a@b?socket=/tmp/s", None)),
+            ("nbd://u@h", ("nbd://u@h", None)),
+            ("nbd://u@h/x", ("nbd://u@h/x", None)),
+            ("nbd://h/x@", ("nbd://h/x@", None)),
+        ] {
+            assert_eq!(split_part(url), want);
+        }
+    }
+
+    #[test]
+    fn passwords_are_not_shown() {
+        for (name, shown) in [
+            ("nbd://u:pw@h/x", "nbd://u:***@h/x"),
+            ("nbds://u:p/w@h/x:/a", "nbds://u:***@h/x:/a"),
+            ("nbd://u:p@w@h/x", "nbd://u:***@h/x"),
+            ("nbd://u@h/x", "nbd://u@h/x"),
+            ("nbd://h:1/x@2", "nbd://h:1/x@2"),
+            ("file:a@b", "file:a@b"),
+        ] {
+            assert_eq!(without_password(OsStr::new(name)), OsStr::new(shown));
+        }
+    }
+
+    #[test]
+    fn sockets_become_absolute() {
+        let here = std::env::current_dir().unwrap();
+        let want = format!("nbd+unix:///x?timeout=1&socket={}/s", encode(&here));
+        assert_eq!(absolute_url("nbd+unix:///x?timeout=1&socket=s").unwrap(), want);
+        for same in ["nbd://h/x", "nbd+unix:///x?socket=/s"] {
+            assert_eq!(absolute_url(same).unwrap(), same);
+        }
+    }
+}

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Installs and starts an NBD server at a unix socket, in the foreground: scripts/servers.sh SERVER SOCKET [FILE], where SERVER is
+#   nbdkit-memory    1 GiB in memory
+#   nbdkit-file      FILE
+#   nbd-server       FILE, as the export x
+#   qemu-raw, qemu-qcow2   FILE, as the export x; made with 1 GiB if there is none
+# Says on standard error by which URL lanefs finds it.
+set -euo pipefail
+usage() { sed -n '2,6s/^# //p' "$0" >&2; exit 1; }
+[ $# -ge 2 ] || usage
+server=$1 socket=$2 file=${3:-}
+scripts=$(cd "$(dirname "$0")" && pwd)
+case $server in
+nbdkit-*) "$scripts/setup.sh" --test ;;
+*) "$scripts/setup.sh" --remote ;;
+esac
+[ "$server" = nbdkit-memory ] || [ -n "$file" ] || usage
+export=x
+[[ $server != nbdkit-* ]] || export=
+echo "nbd+unix:///$export?socket=$socket" >&2
+case $server in
+nbdkit-memory) exec nbdkit --foreground --unix "$socket" memory 1G ;;
+nbdkit-file) exec nbdkit --foreground --unix "$socket" file "$file" ;;
+nbd-server)
+    printf '[generic]\nunixsock = %s\nallowlist = true\n[x]\nexportname = %s\nflush = true\nfua = true\ntrim = true\n' \
+        "$(realpath -m "$socket")" "$(realpath "$file")" >"$socket.conf"
+    # Its own process: without one it would serve a single connection.
+    nbd-server --config-file "$socket.conf" --pid-file "$socket.pid"
+    trap 'kill "$(cat "$socket.pid")"' EXIT
+    sleep infinity
+    ;;
+qemu-raw | qemu-qcow2)
+    format=${server#qemu-}
+    [ -e "$file" ] || qemu-img create -q -f "$format" "$file" 1G
+    exec qemu-nbd --persistent --export-name=x --discard=unmap --socket "$(realpath -m "$socket")" --format "$format" "$file"
+    ;;
+*) usage ;;
+esac

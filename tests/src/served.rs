@@ -1,0 +1,109 @@
+//! NBD servers that this project did not write, each at a unix socket.
+
+use crate::tools::tool;
+use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::OsStr;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A server, until it is dropped.
+#[derive(Debug)]
+pub struct Served {
+    socket: PathBuf,
+    child: Child,
+    /// The process that goes on where the one that was started ends.
+    daemon: Option<Pid>,
+}
+
+impl Served {
+    /// Starts `nbdkit ARGS` in the foreground at `socket`.
+    ///
+    /// # Panics
+    /// If it is missing, or does not come up.
+    pub fn nbdkit<S: AsRef<OsStr>>(socket: &Path, args: &[S]) -> Self {
+        let mut command = tool("nbdkit");
+        command.args(["--foreground", "--exit-with-parent", "--unix"]).arg(socket).args(args);
+        Self::start(socket, &mut command)
+    }
+
+    /// Starts `qemu-nbd ARGS` at `socket`, with the export `x`.
+    ///
+    /// # Panics
+    /// If it is missing, or does not come up.
+    pub fn qemu_nbd<S: AsRef<OsStr>>(socket: &Path, args: &[S]) -> Self {
+        let mut command = tool("qemu-nbd");
+        command
+            .args(["--persistent", "--export-name=x", "--discard=unmap", "--socket"])
+            .arg(socket)
+            .args(args);
+        Self::start(socket, &mut command)
+    }
+
+    /// Starts `nbd-server` at `socket` with the export `x` of a file, and these lines of its section.
+    ///
+    /// # Panics
+    /// If it is missing, or does not come up.
+    pub fn nbd_server(socket: &Path, file: &Path, lines: &str) -> Self {
+        let config = socket.with_extension("conf");
+        let text = format!(
+            "[generic]\nunixsock = {}\nallowlist = true\n[x]\nexportname = {}\n{lines}\n",
+            socket.display(),
+            file.display()
+        );
+        std::fs::write(&config, text).expect("its configuration");
+        // Without a process of its own it would serve one connection, and end.
+        let note = socket.with_extension("pid");
+        let mut command = tool("nbd-server");
+        command.arg("--config-file").arg(&config).arg("--pid-file").arg(&note);
+        let mut served = Self::start(socket, &mut command);
+        let number = || Pid::from_raw(std::fs::read_to_string(&note).ok()?.trim().parse().ok()?);
+        served.daemon = (0..1000).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(5));
+            number()
+        });
+        served
+    }
+
+    fn start(socket: &Path, command: &mut Command) -> Self {
+        // That of a server which was killed.
+        let _ = std::fs::remove_file(socket);
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            // It tells of every connection that it is looked for by.
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|e| {
+                panic!("{command:?}: {e}; `make test` or `make judge-remote` installs what it lacks")
+            });
+        let began = Instant::now();
+        while UnixStream::connect(socket).is_err() {
+            let ended = child.try_wait().expect("its state");
+            assert!(ended.is_none_or(|status| status.success()), "{command:?}: {ended:?}");
+            assert!(began.elapsed() < Duration::from_secs(20), "{command:?} does not listen");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Self { socket: socket.to_owned(), child, daemon: None }
+    }
+
+    /// Returns the URL of an export, with `parameters` such as `&timeout=1`.
+    pub fn url(&self, export: &str, parameters: &str) -> String {
+        format!("nbd+unix:///{export}?socket={}{parameters}", self.socket.display())
+    }
+
+    /// Returns the process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Served {
+    /// Kills it: what it had not written is lost with it.
+    fn drop(&mut self) {
+        let _ = self.daemon.map(|daemon| kill_process(daemon, Signal::KILL));
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
