@@ -4,7 +4,7 @@
 //! it changes the file it asks for the size of now: that is no change, and is refused where another
 //! size would be.
 
-use super::{Args, Target, is_whole_file};
+use super::{Args, NewSize, is_whole_file};
 use crate::failure::{Cause, Failure, OrCannot, Res};
 use crate::location::{VolumeName, whole_volume};
 use crate::output::Out;
@@ -48,7 +48,7 @@ impl Args {
         let cannot = |why: String| Failure::cannot("resize", name.as_bytes(), Cause::text(why));
         let dir = quoted(mount.dir().as_os_str().as_bytes());
         let closed = format!("it is mounted at {dir}, and shrinks only while it is closed: unmount it first");
-        if matches!(self.size, Some(Target::Fit(_))) {
+        if matches!(self.size, Some(NewSize::Fit(_))) {
             return Err(cannot(closed));
         }
         let root = mount.open_root().map_err(|e| cannot(e.to_string()))?;
@@ -57,8 +57,8 @@ impl Args {
         ask(before.blocks_count()).map_err(cannot)?;
         let bytes = |sb: &Superblock| sb.blocks_count().saturating_mul(sb.block_size().into());
         let wanted = match self.size {
-            Some(Target::Bytes(size)) => size,
-            Some(Target::More(more)) => {
+            Some(NewSize::Bytes(size)) => size,
+            Some(NewSize::More(more)) => {
                 bytes(&before).checked_add(more).ok_or_else(|| cannot("larger than 2^64 bytes".into()))?
             }
             _ => unlocked_device(name)?.size(),
