@@ -185,7 +185,7 @@ impl Bench {
                 let began = Instant::now();
                 in_pieces(|at, piece| match work {
                     Work::Write => Ok(file.write_at(piece, at)?),
-                    Work::Read => file.read_at(piece, at).map(|_| ()),
+                    Work::Read => Ok(file.read_at(piece, at).map(|_| ())?),
                 })?;
                 if work == Work::Write {
                     file.sync_data()?;
