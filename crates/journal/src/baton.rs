@@ -7,8 +7,8 @@
 //!
 //! Woken threads often return at once, one fsync after another. The first of them becomes leader
 //! and would work for itself alone, while the rest wait for the next round. So it can wait for them
-//! a moment first ([`BatonTurn::gather`]). It waits at most a quarter of the mean fixed cost of a round,
-//! counted from the end of the last round.
+//! a moment first ([`BatonTurn::gather`]). It waits at most a quarter of the mean fixed cost of a
+//! round, counted from the end of the last round.
 //!
 //! Invariant: the leader publishes its result (an atomic) before it passes the baton. Waiters check
 //! it under the baton's lock, so no waiter can miss it.
