@@ -11,9 +11,10 @@ use crate::failure::{Cause, Failure, Noted, OrCannot, Res};
 use crate::output::Out;
 use crate::progress::Progress;
 use crate::quote::quoted;
-use crate::side::{Meta, Node, Outcome, Side, Sink, Source, shown};
+use crate::side::{Meta, Node, Outcome, Side, Sink, Source, follow_if, shown};
 use crate::volumes::Spot;
 use crate::walk::{Walk, When};
+use lanefs::AtSymlink;
 use lanefs_format::acl;
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -61,7 +62,7 @@ impl<'a> Copier<'a> {
     pub(crate) fn copy(&mut self, src: &Spot, dst: &Spot) -> Res {
         let (from, to) = (&*src.side, &*dst.side);
         let mut noted = Noted::default();
-        let mut walk = Walk::new(from, &src.path, self.options.follow)?;
+        let mut walk = Walk::new(from, &src.path, follow_if(self.options.follow))?;
         // The copies of the directories on the way down.
         let mut made: Vec<Copied> = Vec::new();
         let mut first = None;
@@ -103,7 +104,7 @@ impl<'a> Copier<'a> {
 
     /// Copies a stream into a file, from its start to its end. `name` is the stream's in messages.
     pub(crate) fn stream(&mut self, stream: impl Read, name: &str, dst: &Spot) -> Res {
-        if self.keeps(dst.side.metadata(&dst.path, false).ok().as_ref()) {
+        if self.keeps(dst.side.metadata(&dst.path, AtSymlink::NoFollow).ok().as_ref()) {
             return Ok(());
         }
         let sink = dst.side.create(&dst.path, 0o666 & !self.options.umask, true);
@@ -139,7 +140,7 @@ impl<'a> Copier<'a> {
 
     /// Makes the directory, or takes the one that is there.
     fn directory(&mut self, pair: &Pair<'_>) -> Res<Copied> {
-        match pair.to.metadata(pair.dst, pair.named) {
+        match pair.to.metadata(pair.dst, follow_if(pair.named)) {
             Ok(there) if there.is_dir() => return Ok(Copied { id: there.id(), is_new: false }),
             Ok(_) => {
                 let text = format!(
@@ -157,7 +158,7 @@ impl<'a> Copier<'a> {
         pair.to.mkdir(pair.dst, mode).or_cannot("create directory", pair.dst_name())?;
         self.say(pair)?;
         self.progress.file();
-        let made = pair.to.metadata(pair.dst, false).or_cannot("access", pair.dst_name())?;
+        let made = pair.to.metadata(pair.dst, AtSymlink::NoFollow).or_cannot("access", pair.dst_name())?;
         Ok(Copied { id: made.id(), is_new: true })
     }
 
@@ -214,7 +215,7 @@ impl<'a> Copier<'a> {
     /// Looks at what has the name of a copy, and removes what cannot stay.
     fn clear_way(&self, pair: &Pair<'_>) -> Res<Way> {
         let meta = pair.meta;
-        let there = match pair.to.metadata(pair.dst, false) {
+        let there = match pair.to.metadata(pair.dst, AtSymlink::NoFollow) {
             Ok(there) => there,
             Err(e) if e.is(Errno::NOENT) => return Ok(Way::Free),
             Err(e) => return Err(Failure::cannot("create", pair.dst_name(), e)),

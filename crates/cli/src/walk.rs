@@ -6,6 +6,7 @@
 use crate::failure::{Failure, Noted, OrCannot, Res};
 use crate::quote::quoted;
 use crate::side::{Meta, Side, shown};
+use lanefs::AtSymlink;
 use lanefs_archive::walk::{self, is_name};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -46,9 +47,10 @@ pub(crate) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// Returns a walk of `root` and all entries below it. `follow`: the root itself may be a link.
-    pub(crate) fn new(side: &'a dyn Side, root: &Path, follow: bool) -> Res<Self> {
-        let meta = side.metadata(root, follow).or_cannot("access", shown(side, root))?;
+    /// Returns a walk of `root` and all entries below it. `at_end` says whether the
+    /// root itself may be a link.
+    pub(crate) fn new(side: &'a dyn Side, root: &Path, at_end: AtSymlink) -> Res<Self> {
+        let meta = side.metadata(root, at_end).or_cannot("access", shown(side, root))?;
         let (first, walk) = (Some(meta), walk::Walk::new());
         Ok(Self { side, root: root.into(), walk, first, unread: false, dirs_only: false })
     }
@@ -86,7 +88,9 @@ impl<'a> Walk<'a> {
         let path = self.below(self.walk.path());
         let mut names = self.side.read_dir(&path).or_cannot("open directory", shown(self.side, &path))?;
         if self.dirs_only {
-            names.retain(|name| self.side.metadata(&path.join(name), false).is_ok_and(|m| m.is_dir()));
+            names.retain(|name| {
+                self.side.metadata(&path.join(name), AtSymlink::NoFollow).is_ok_and(|m| m.is_dir())
+            });
         }
         self.walk.fill(names);
         Ok(())
@@ -135,10 +139,13 @@ impl Iterator for Walk<'_> {
                 quoted(shown(self.side, &path))
             ))));
         }
-        Some(match self.side.metadata(&path, false).or_cannot("access", shown(self.side, &path)) {
-            Ok(meta) => self.enter(&name, meta, last),
-            Err(failure) => Err(failure),
-        })
+        Some(
+            match self.side.metadata(&path, AtSymlink::NoFollow).or_cannot("access", shown(self.side, &path))
+            {
+                Ok(meta) => self.enter(&name, meta, last),
+                Err(failure) => Err(failure),
+            },
+        )
     }
 }
 
@@ -156,7 +163,7 @@ mod tests {
         std::fs::write(root.join("b/d"), "").expect("write");
         std::fs::write(root.join("a"), "").expect("write");
         let host = HostSide::new(root, Overwrite::default());
-        let steps: Vec<String> = Walk::new(&host, root, false)
+        let steps: Vec<String> = Walk::new(&host, root, AtSymlink::NoFollow)
             .expect("a walk")
             .map(|s| s.expect("a step"))
             .map(|s| {
@@ -172,7 +179,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary directory");
         std::fs::create_dir_all(dir.path().join("b/c")).expect("mkdir");
         let host = HostSide::new(dir.path(), Overwrite::default());
-        let mut walk = Walk::new(&host, dir.path(), false).expect("a walk");
+        let mut walk = Walk::new(&host, dir.path(), AtSymlink::NoFollow).expect("a walk");
         walk.next();
         walk.next();
         walk.stay_out();

@@ -7,6 +7,7 @@ use crate::failure::{Failure, OrCannot, Res};
 use crate::output::Out;
 use crate::quote::quoted;
 use crate::volumes::{Spot, Volumes};
+use lanefs::AtSymlink;
 use std::ffi::OsString;
 use std::io::{BufRead, Write};
 
@@ -74,7 +75,7 @@ fn check(dir: &Spot, out: &mut Out) -> Res {
     for &n in &announced {
         let file = dir.join(name(n));
         if removed(n) && n + 5 <= last + 1 {
-            let there = dir.side.metadata(&file.path, false).is_ok();
+            let there = dir.side.metadata(&file.path, AtSymlink::NoFollow).is_ok();
             if there && n + 5 <= last {
                 return Err(Failure::new(format!("{} was removed and is there again", quoted(file.shown()))));
             }

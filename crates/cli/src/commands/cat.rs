@@ -7,6 +7,7 @@ use crate::output::Out;
 use crate::progress::Progress;
 use crate::side::shown;
 use crate::volumes::Volumes;
+use lanefs::AtSymlink;
 use std::ffi::OsString;
 use std::io::{self, Write};
 
@@ -40,7 +41,7 @@ fn one(volumes: &mut Volumes, location: Location, out: &mut Out) -> Res {
         }
     }
     let spot = volumes.spot(location, false)?;
-    let meta = spot.side.metadata(&spot.path, true).or_cannot("open", spot.shown())?;
+    let meta = spot.side.metadata(&spot.path, AtSymlink::Follow).or_cannot("open", spot.shown())?;
     if meta.is_dir() {
         return Err(Failure::cannot("read", spot.shown(), Cause::text("Is a directory")));
     }

@@ -8,6 +8,7 @@ use crate::quote::quoted;
 use crate::side::{Meta, Side, shown};
 use crate::volumes::{Spot, Volumes};
 use crate::walk::{Walk, When};
+use lanefs::AtSymlink;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
@@ -40,10 +41,10 @@ impl Args {
         let side = &*spot.side;
         if !self.recursive {
             let path = side.resolve(&spot.path).or_cannot("access", spot.shown())?;
-            let meta = side.metadata(&path, false).or_cannot("access", spot.shown())?;
+            let meta = side.metadata(&path, AtSymlink::NoFollow).or_cannot("access", spot.shown())?;
             return self.one(side, &path, &meta, umask, out);
         }
-        Walk::new(side, &spot.path, true)?.each_step(|_, step| {
+        Walk::new(side, &spot.path, AtSymlink::Follow)?.each_step(|_, step| {
             if step.when == When::Leave || step.meta.is_symlink() {
                 return Ok(());
             }

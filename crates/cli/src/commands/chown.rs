@@ -7,6 +7,7 @@ use crate::quote::quoted;
 use crate::side::{Meta, Side, shown};
 use crate::volumes::{Spot, Volumes};
 use crate::walk::{Walk, When};
+use lanefs::AtSymlink;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
@@ -45,11 +46,11 @@ impl Args {
             let follow = !self.no_dereference;
             let path = if follow { side.resolve(&spot.path) } else { Ok(spot.path.clone()) };
             let path = path.or_cannot("access", spot.shown())?;
-            let meta = side.metadata(&path, false).or_cannot("access", spot.shown())?;
+            let meta = side.metadata(&path, AtSymlink::NoFollow).or_cannot("access", spot.shown())?;
             return self.one(side, &path, &meta, out);
         }
         // Links met on the way are changed themselves: what they lead to may be anywhere.
-        Walk::new(side, &spot.path, false)?.each_step(|_, step| match step.when {
+        Walk::new(side, &spot.path, AtSymlink::NoFollow)?.each_step(|_, step| match step.when {
             When::Enter => self.one(side, &step.path, &step.meta, out),
             When::Leave => Ok(()),
         })

@@ -8,6 +8,7 @@ use crate::progress::Progress;
 use crate::quote::quoted;
 use crate::stats::StatsArg;
 use crate::volumes::{Spot, Volumes, refuse_forgotten_slash};
+use lanefs::AtSymlink;
 use lanefs_archive::Overwrite;
 use lanefs_archive::content::{self, Content};
 use std::ffi::{OsStr, OsString};
@@ -165,7 +166,8 @@ pub(super) struct Target {
 impl Target {
     /// Looks at the destination. `no_directory`: it is the new name whatever is there.
     pub(super) fn find(spot: Spot, written: &OsStr, no_directory: bool) -> Res<Self> {
-        let is_dir = !no_directory && spot.side.metadata(&spot.path, true).is_ok_and(|m| m.is_dir());
+        let is_dir =
+            !no_directory && spot.side.metadata(&spot.path, AtSymlink::Follow).is_ok_and(|m| m.is_dir());
         if !is_dir && !no_directory && written.as_bytes().ends_with(b"/") {
             return Err(Failure::cannot(
                 "create",

@@ -8,6 +8,7 @@ use crate::side::{Meta, shown};
 use crate::size;
 use crate::volumes::{Spot, Volumes};
 use crate::walk::{Step, Walk, When};
+use lanefs::AtSymlink;
 use serde::Serialize;
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -88,7 +89,7 @@ impl Args {
         let side = &*spot.side;
         // Bytes of each directory that was entered and not left.
         let mut sums: Vec<u64> = Vec::new();
-        Walk::new(side, &spot.path, false)?.each_step(|walk, step| {
+        Walk::new(side, &spot.path, AtSymlink::NoFollow)?.each_step(|walk, step| {
             let bytes = match step.when {
                 When::Leave => sums.pop().unwrap_or(0),
                 When::Enter if !counted.is_new(&step.meta) => {

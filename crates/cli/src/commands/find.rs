@@ -14,6 +14,7 @@ use crate::volumes::{Spot, Volumes};
 use crate::walk::{Step, Walk, When};
 use clap::builder::OsStringValueParser;
 use clap::builder::TypedValueParser;
+use lanefs::AtSymlink;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -159,7 +160,8 @@ impl Args {
             None => None,
             Some(file) => {
                 let spot = volumes.spot(Location::parse(file), false)?;
-                let meta = spot.side.metadata(&spot.path, false).or_cannot("access", spot.shown())?;
+                let meta =
+                    spot.side.metadata(&spot.path, AtSymlink::NoFollow).or_cannot("access", spot.shown())?;
                 Some(meta.mtime)
             }
         };
@@ -176,7 +178,7 @@ impl Args {
 
     fn tree(&self, spot: &Spot, newer: Option<Time>, entries: &mut Vec<Entry>, out: &mut Out) -> Res {
         let side = &*spot.side;
-        Walk::new(side, &spot.path, false)?.each_step(|walk, step| {
+        Walk::new(side, &spot.path, AtSymlink::NoFollow)?.each_step(|walk, step| {
             if step.when == When::Leave {
                 return Ok(());
             }

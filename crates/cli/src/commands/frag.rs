@@ -8,7 +8,7 @@ use crate::side::VolumeSide;
 use crate::size;
 use crate::volumes::Volumes;
 use crate::walk::{Walk, When};
-use lanefs::{Extents, Fragmentation};
+use lanefs::{AtSymlink, Extents, Fragmentation};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::io::Write;
@@ -112,7 +112,7 @@ impl Args {
         noted: &mut Noted,
         rows: &mut Vec<Row>,
     ) -> Res {
-        for step in Walk::new(side, path, false)? {
+        for step in Walk::new(side, path, AtSymlink::NoFollow)? {
             let step = match step {
                 Ok(step) => step,
                 Err(failure) => {

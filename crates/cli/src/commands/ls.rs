@@ -10,6 +10,7 @@ use crate::output::{Out, file_style};
 use crate::quote::quoted;
 use crate::side::Meta;
 use crate::volumes::{Spot, Volumes};
+use lanefs::AtSymlink;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -119,11 +120,12 @@ impl Args {
     /// Returns the file that an argument names. Follows a link to a directory, but for -l and -d,
     /// as ls does.
     fn named(&self, spot: Spot) -> Res<Item> {
-        let mut meta = spot.side.metadata(&spot.path, false).or_cannot("access", spot.shown())?;
+        let mut meta =
+            spot.side.metadata(&spot.path, AtSymlink::NoFollow).or_cannot("access", spot.shown())?;
         if meta.is_symlink()
             && !self.long
             && !self.directory
-            && let Ok(target) = spot.side.metadata(&spot.path, true)
+            && let Ok(target) = spot.side.metadata(&spot.path, AtSymlink::Follow)
         {
             meta = target;
         }
@@ -191,7 +193,7 @@ impl Args {
                 }
                 _ => dir.spot.join(&name),
             };
-            match side.metadata(&spot.path, false).or_cannot("access", spot.shown()) {
+            match side.metadata(&spot.path, AtSymlink::NoFollow).or_cannot("access", spot.shown()) {
                 Ok(meta) => items.push(Item { spot, name: name.as_bytes().to_vec(), meta }),
                 Err(failure) => noted.note(Err(failure))?,
             }

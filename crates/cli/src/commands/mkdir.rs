@@ -6,6 +6,7 @@ use crate::mode::ModeChange;
 use crate::output::Out;
 use crate::quote::quoted;
 use crate::volumes::{Spot, Volumes};
+use lanefs::AtSymlink;
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::io::Write;
@@ -53,10 +54,12 @@ impl Args {
 
     fn make(&self, spot: &Spot, mode: u32, out: &mut Out) -> Res {
         match spot.side.mkdir(&spot.path, mode) {
-            Err(e) if self.parents && e.is(Errno::EXIST) => match spot.side.metadata(&spot.path, true) {
-                Ok(meta) if meta.is_dir() => return Ok(()),
-                _ => return Err(Failure::cannot("create directory", spot.shown(), e)),
-            },
+            Err(e) if self.parents && e.is(Errno::EXIST) => {
+                match spot.side.metadata(&spot.path, AtSymlink::Follow) {
+                    Ok(meta) if meta.is_dir() => return Ok(()),
+                    _ => return Err(Failure::cannot("create directory", spot.shown(), e)),
+                }
+            }
             made => made.or_cannot("create directory", spot.shown())?,
         }
         // mkdir itself drops the set-id bits.

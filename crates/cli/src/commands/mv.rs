@@ -9,6 +9,7 @@ use crate::output::Out;
 use crate::progress::Progress;
 use crate::quote::quoted;
 use crate::volumes::{Spot, Volumes};
+use lanefs::AtSymlink;
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::io::Write;
@@ -66,8 +67,8 @@ impl Args {
             }
             src.side.exchange(&src.path, &dst.path).map_err(failed)?;
         } else {
-            let meta = src.side.metadata(&src.path, false).or_cannot("stat", src.shown())?;
-            if let Ok(there) = dst.side.metadata(&dst.path, false) {
+            let meta = src.side.metadata(&src.path, AtSymlink::NoFollow).or_cannot("stat", src.shown())?;
+            if let Ok(there) = dst.side.metadata(&dst.path, AtSymlink::NoFollow) {
                 if self.no_clobber {
                     return Ok(());
                 }

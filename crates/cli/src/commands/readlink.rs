@@ -5,6 +5,7 @@ use crate::location::Location;
 use crate::output::Out;
 use crate::side::{Outcome, Side};
 use crate::volumes::{Spot, Volumes};
+use lanefs::AtSymlink;
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -78,7 +79,7 @@ fn canonical(side: &dyn Side, path: &Path, existing: bool) -> Outcome<PathBuf> {
             _ => {}
         }
         let next = at.join(&name);
-        match side.metadata(&next, false) {
+        match side.metadata(&next, AtSymlink::NoFollow) {
             Ok(meta) if meta.is_symlink() => {
                 links += 1;
                 if links > LINKS_MAX {

@@ -7,6 +7,7 @@ use crate::quote::quoted;
 use crate::side::shown;
 use crate::volumes::{Spot, Volumes};
 use crate::walk::{Walk, When};
+use lanefs::AtSymlink;
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::io::Write;
@@ -39,7 +40,7 @@ impl Args {
     }
 
     fn one(&self, spot: &Spot, written: &OsString, out: &mut Out) -> Res {
-        let meta = match spot.side.metadata(&spot.path, false) {
+        let meta = match spot.side.metadata(&spot.path, AtSymlink::NoFollow) {
             Err(e) if self.force && (e.is(Errno::NOENT) || e.is(Errno::NOTDIR)) => return Ok(()),
             meta => meta.or_cannot("remove", spot.shown())?,
         };
@@ -87,7 +88,7 @@ fn say(verbose: bool, what: &str, name: &[u8], out: &mut Out) -> Res {
 pub(super) fn remove_tree(spot: &Spot, verbose: bool, out: &mut Out) -> Res {
     let side = &*spot.side;
     let mut progress = Progress::new("removing", None);
-    Walk::new(side, &spot.path, false)?.each_step(|_, step| {
+    Walk::new(side, &spot.path, AtSymlink::NoFollow)?.each_step(|_, step| {
         let name = || shown(side, &step.path);
         let removed = match (step.meta.is_dir(), step.when) {
             (true, When::Enter) => return Ok(()),

@@ -7,7 +7,7 @@ use crate::mode;
 use crate::output::Out;
 use crate::owner::Names;
 use crate::quote::quoted;
-use crate::side::Meta;
+use crate::side::{Meta, follow_if};
 use crate::time::Time;
 use crate::volumes::{Spot, Volumes};
 use std::ffi::OsString;
@@ -39,7 +39,10 @@ impl Args {
         let mut entries = Vec::new();
         let done = Volumes::default().for_each(&self.files, |volumes, file| {
             let spot = volumes.spot(Location::parse_inside(file), false)?;
-            let meta = spot.side.metadata(&spot.path, self.dereference).or_cannot("stat", spot.shown())?;
+            let meta = spot
+                .side
+                .metadata(&spot.path, follow_if(self.dereference))
+                .or_cannot("stat", spot.shown())?;
             if self.json {
                 entries.push(Entry::new(&*spot.side, &spot.path, &meta));
             } else if let Some(format) = &self.format {

@@ -4,8 +4,10 @@ use super::cp::umask;
 use crate::date;
 use crate::failure::{Failure, OrCannot, Res};
 use crate::location::Location;
+use crate::side::follow_if;
 use crate::time::Time;
 use crate::volumes::{Spot, Volumes, source_date_epoch};
+use lanefs::AtSymlink;
 use rustix::io::Errno;
 use std::ffi::OsString;
 
@@ -60,7 +62,7 @@ impl Args {
             (_, Some(text), _) => date::parse_stamp(text, now).map_err(Failure::new)?,
             (.., Some(reference)) => {
                 let spot = volumes.spot(Location::parse(reference), false)?;
-                let meta = spot.side.metadata(&spot.path, !self.no_dereference);
+                let meta = spot.side.metadata(&spot.path, follow_if(!self.no_dereference));
                 let meta = meta.or_cannot("get the times of", spot.shown())?;
                 return Ok((meta.atime, meta.mtime));
             }
@@ -71,12 +73,12 @@ impl Args {
 
     fn one(&self, spot: &Spot, (atime, mtime): (Time, Time)) -> Res {
         let side = &*spot.side;
-        let follow = !self.no_dereference;
-        let meta = match side.metadata(&spot.path, follow) {
+        let at_end = follow_if(!self.no_dereference);
+        let meta = match side.metadata(&spot.path, at_end) {
             Err(e) if e.is(Errno::NOENT) && self.no_create => return Ok(()),
-            Err(e) if e.is(Errno::NOENT) && follow => {
+            Err(e) if e.is(Errno::NOENT) && at_end == AtSymlink::Follow => {
                 side.create(&spot.path, 0o666 & !umask(), true).or_cannot("touch", spot.shown())?;
-                side.metadata(&spot.path, true)
+                side.metadata(&spot.path, AtSymlink::Follow)
             }
             meta => meta,
         };

@@ -8,6 +8,7 @@ use crate::side::Meta;
 use crate::size;
 use crate::volumes::{Spot, Volumes};
 use crate::walk::{Walk, When};
+use lanefs::AtSymlink;
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -71,7 +72,7 @@ impl Args {
         let side = &*spot.side;
         // Whether each directory on the way down was the last of its siblings.
         let mut lasts: Vec<bool> = Vec::new();
-        let mut walk = Walk::new(side, &spot.path, true)?;
+        let mut walk = Walk::new(side, &spot.path, AtSymlink::Follow)?;
         if self.dirs_only {
             walk.keep_dirs_only();
         }

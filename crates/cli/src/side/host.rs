@@ -5,6 +5,7 @@
 
 use super::{Meta, Node, Outcome, Side, Sink, Source};
 use crate::time::Time;
+use lanefs::AtSymlink;
 use lanefs_archive::Overwrite;
 use lanefs_archive::host::{self, Folder, Identity, Object, c_name};
 use rustix::fd::OwnedFd;
@@ -143,10 +144,10 @@ impl Side for HostSide {
     }
 
     /// Reads attributes. Does not follow a link below the path that the user named, whatever
-    /// `follow` says.
-    fn metadata(&self, path: &Path, follow: bool) -> Outcome<Meta> {
+    /// `at_end` says.
+    fn metadata(&self, path: &Path, at_end: AtSymlink) -> Outcome<Meta> {
         let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-        if follow && self.is_named(path) {
+        if at_end == AtSymlink::Follow && self.is_named(path) {
             return Ok(meta_of(&fs::statx(CWD, path, AtFlags::empty(), mask)?));
         }
         let (folder, name) = self.locate(path)?;
@@ -211,7 +212,7 @@ impl Side for HostSide {
 
     fn node(&self, path: &Path, expected: Option<(u64, u64)>) -> Outcome<Box<dyn Node + '_>> {
         // A named target may be a link to the directory that was filled.
-        let object = if self.is_named(path) && self.metadata(path, true)?.is_dir() {
+        let object = if self.is_named(path) && self.metadata(path, AtSymlink::Follow)?.is_dir() {
             Folder::open(path, self.overwrite)?.into_object()
         } else {
             self.find(path)?

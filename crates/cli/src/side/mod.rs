@@ -11,6 +11,7 @@ pub(crate) use volume::VolumeSide;
 
 use crate::failure::Cause;
 use crate::time::Time;
+use lanefs::AtSymlink;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
@@ -93,6 +94,11 @@ pub(crate) trait Sink: Node {
     fn set_len(&self, len: u64) -> Outcome;
 }
 
+/// Returns the choice of an option that follows links.
+pub(crate) fn follow_if(yes: bool) -> AtSymlink {
+    if yes { AtSymlink::Follow } else { AtSymlink::NoFollow }
+}
+
 /// A place of files: a volume or the host.
 pub(crate) trait Side {
     /// Returns the prefix of paths of this side in messages: `x.img:`, or nothing.
@@ -100,7 +106,7 @@ pub(crate) trait Side {
     /// Returns the identity of the volume, if any: names can be moved and linked between sides of
     /// the same place.
     fn place(&self) -> Option<u64>;
-    fn metadata(&self, path: &Path, follow: bool) -> Outcome<Meta>;
+    fn metadata(&self, path: &Path, at_end: AtSymlink) -> Outcome<Meta>;
     /// Returns the names but `.` and `..`, sorted by byte.
     fn read_dir(&self, path: &Path) -> Outcome<Vec<OsString>>;
     fn read_link(&self, path: &Path) -> Outcome<OsString>;

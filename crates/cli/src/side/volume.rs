@@ -5,7 +5,9 @@ use crate::failure::{Cause, Failure, Res};
 use crate::location::VolumeName;
 use crate::stats::StatsArg;
 use crate::time::Time;
-use lanefs::{DeviceNumber, FileType, NewAttr, RenameFlags, SetAttr, SetTime, SetXattr, Timestamp, Volume};
+use lanefs::{
+    AtSymlink, DeviceNumber, FileType, NewAttr, RenameFlags, SetAttr, SetTime, SetXattr, Timestamp, Volume,
+};
 use lanefs_archive::check_owner;
 use rustix::io::Errno;
 use std::cell::RefCell;
@@ -98,8 +100,8 @@ impl Side for VolumeSide {
         Some(self.place)
     }
 
-    fn metadata(&self, path: &Path, follow: bool) -> Outcome<Meta> {
-        let m = self.with(|v| if follow { v.metadata(path) } else { v.symlink_metadata(path) })?;
+    fn metadata(&self, path: &Path, at_end: AtSymlink) -> Outcome<Meta> {
+        let m = self.with(|v| v.at().metadata(path, at_end))?;
         Ok(Meta {
             ino: m.ino().into(),
             mode: m.mode().into(),
@@ -133,7 +135,7 @@ impl Side for VolumeSide {
         // As the kernel counts: a path goes through 40 links at most.
         let mut path = path.to_path_buf();
         for _ in 0..=40 {
-            if !self.metadata(&path, false)?.is_symlink() {
+            if !self.metadata(&path, AtSymlink::NoFollow)?.is_symlink() {
                 return Ok(path);
             }
             let target = PathBuf::from(self.read_link(&path)?);
@@ -176,8 +178,10 @@ impl Side for VolumeSide {
 
     fn node(&self, path: &Path, expected: Option<(u64, u64)>) -> Outcome<Box<dyn Node + '_>> {
         // The volume is locked: no other process changes what the path leads to.
-        let ino =
-            expected.map_or_else(|| self.metadata(path, false).map(|meta| meta.ino), |(_, ino)| Ok(ino))?;
+        let ino = expected.map_or_else(
+            || self.metadata(path, AtSymlink::NoFollow).map(|meta| meta.ino),
+            |(_, ino)| Ok(ino),
+        )?;
         let ino = u32::try_from(ino).map_err(|_| Errno::STALE)?;
         Ok(Box::new(self.with(|v| v.node_at(ino))?))
     }
