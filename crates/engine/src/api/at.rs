@@ -152,7 +152,7 @@ impl<'d> At<'d> {
     /// at `there`.
     ///
     /// # Errors
-    /// Those of renameat2(2); [`Error::OtherVolume`].
+    /// The errors of renameat2(2); [`Error::OtherVolume`].
     pub fn rename(
         self,
         source: impl AsRef<Path>,

@@ -56,7 +56,8 @@ impl File {
     /// ```
     /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// use lanefs::{File, Io};
-    /// let file = volume.open_options().read(true).write(true).create(true).direct(true).open("/a")?;
+    /// let options = volume.open_options().read(true).write(true).create(true);
+    /// let file = options.direct(true).open("/a")?;
     /// file.write_at(&[1; 8192], 0)?;
     /// let mut second = [0; 4096];
     /// let mut ios = [Io::write(&file, &[2; 4096], 0), Io::read(&file, &mut second, 4096)];

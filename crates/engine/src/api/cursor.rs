@@ -40,7 +40,7 @@ impl<F: Borrow<File>> FileCursor<F> {
         self.file
     }
 
-    /// Moves the position on by what was done.
+    /// Advances the position to `from` plus `by` bytes.
     fn moved(&mut self, from: u64, by: usize) -> Result<usize> {
         self.at = from.checked_add(by as u64).ok_or(Error::FileTooBig)?;
         Ok(by)
@@ -63,7 +63,7 @@ impl<F: Borrow<File>> Write for FileCursor<F> {
         Ok(self.moved(from, bytes.len())?)
     }
 
-    /// Does nothing: what was written can be read, and [`File::sync_all`] makes it durable.
+    /// Does nothing: written bytes can be read at once; [`File::sync_all`] makes them durable.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

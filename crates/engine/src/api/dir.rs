@@ -11,7 +11,7 @@ use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-/// An open directory of a volume. Cloning is cheap.
+/// An open directory of a volume. A clone shares the inode and costs one reference count.
 #[derive(Debug, Clone)]
 pub struct Dir {
     pub(super) node: NodeRef,
@@ -118,7 +118,7 @@ impl Dir {
         self.find(name.as_ref()).and_then(File::of_node_as_may).or_cannot("open", name.as_ref())
     }
 
-    /// The target of the symbolic link `name`.
+    /// Returns the target of the symbolic link `name`.
     ///
     /// # Errors
     /// [`Error::Invalid`] if it is none.
@@ -250,10 +250,10 @@ impl Dir {
         renamed.map(drop).or_cannot_to("rename", name, new)
     }
 
-    /// All entries but "." and "..", in the order of the directory.
+    /// Returns all entries but "." and "..", in the order of the directory.
     ///
     /// # Errors
-    /// Those of a damaged directory.
+    /// The errors of a damaged directory.
     pub fn read_dir(&self) -> Result<Vec<DirEntry>> {
         let mut all = Vec::new();
         self.read_dir_from(0, |e| {
@@ -275,7 +275,7 @@ impl Dir {
     /// seen; every other is seen once. The directory is locked: `each` must not use the volume.
     ///
     /// # Errors
-    /// Those of a damaged directory.
+    /// The errors of a damaged directory.
     pub fn read_dir_from(
         &self,
         cookie: u64,

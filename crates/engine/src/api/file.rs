@@ -272,7 +272,7 @@ impl File {
         self.after_write()
     }
 
-    /// The first byte at or behind `offset` that is data (SEEK_DATA). Blocks that are allocated
+    /// Returns the first byte of data at or behind `offset` (SEEK_DATA). Blocks that are allocated
     /// and were never written are holes.
     ///
     /// # Errors
@@ -281,7 +281,7 @@ impl File {
         self.node.content().seek_data(offset)
     }
 
-    /// The first byte at or behind `offset` that is in a hole (SEEK_HOLE): the end of the file at
+    /// Returns the first byte of a hole at or behind `offset` (SEEK_HOLE): the end of the file at
     /// the latest.
     ///
     /// # Errors

@@ -72,26 +72,26 @@ impl<'v> FileOptions<'v> {
         self
     }
 
-    /// Whether a symbolic link at the end of the path is followed: yes, unless said otherwise.
+    /// Sets whether a symbolic link at the end of the path is followed. The default is yes.
     pub fn follow(mut self, yes: bool) -> Self {
         self.at_end = if yes { AtSymlink::Follow } else { AtSymlink::NoFollow };
         self
     }
 
-    /// Goes past the page cache (O_DIRECT): no, unless said otherwise. Memory and offset may have
+    /// Bypasses the page cache (O_DIRECT). The default is no. Memory and offset may have
     /// any alignment; whole sectors in aligned memory go straight to the device.
     pub fn direct(mut self, yes: bool) -> Self {
         self.access.direct = yes;
         self
     }
 
-    /// Each write is durable with all attributes before it returns (O_SYNC).
+    /// Makes each write durable, with all attributes, before it returns (O_SYNC).
     pub fn sync(mut self, yes: bool) -> Self {
         self.access.durability = if yes { WriteDurability::All } else { WriteDurability::None };
         self
     }
 
-    /// Each write is durable before it returns (O_DSYNC).
+    /// Makes each write durable before it returns (O_DSYNC).
     pub fn dsync(mut self, yes: bool) -> Self {
         self.access.durability = if yes { WriteDurability::Data } else { WriteDurability::None };
         self

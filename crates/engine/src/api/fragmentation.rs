@@ -1,4 +1,4 @@
-//! How fragmented files and free space are.
+//! Fragmentation of files and of free space.
 
 use super::Volume;
 use super::at::bytes;
@@ -77,7 +77,7 @@ impl Volume {
     /// inode and every bitmap.
     ///
     /// # Errors
-    /// Those of damaged bitmaps, inodes and maps;
+    /// The errors of damaged bitmaps, inodes and maps;
     /// [`Error::NotSupported`](crate::Error::NotSupported) with bigalloc.
     pub fn fragmentation(&self) -> Result<Fragmentation> {
         let fs = &self.fs;
@@ -98,7 +98,8 @@ impl Volume {
     /// Calls `each` with each run of free blocks, in order, until it breaks.
     ///
     /// # Errors
-    /// Those of damaged bitmaps; [`Error::NotSupported`](crate::Error::NotSupported) with bigalloc.
+    /// The errors of damaged bitmaps; [`Error::NotSupported`](crate::Error::NotSupported) with
+    /// bigalloc.
     ///
     /// ```
     /// # let volume = lanefs::Volume::in_memory(16 << 20)?;

@@ -16,7 +16,7 @@ const COPIES: usize = 32;
 impl Volume {
     /// Makes a volume of `size` bytes in a new file, and opens it for writing.
     ///
-    /// [`lanefs::mkfs::format`](crate::mkfs::format) makes one over what a file or device holds.
+    /// [`lanefs::mkfs::format`](crate::mkfs::format) overwrites an existing file or device.
     ///
     /// # Errors
     /// [`Error::Device`]: EEXIST for a path that is taken, whose file is left alone; the system's
@@ -106,7 +106,7 @@ impl Volume {
         let _one = self.fs.resizing.lock();
         let before = self.fs.sb.lock().clone();
         before.clone().tune(tuning)?;
-        // It was possible a moment ago, and no other call takes that away.
+        // The check above succeeded, and no other call can make it fail since.
         let change = |sb: &mut Superblock| {
             let _ = sb.tune(tuning);
         };

@@ -1,4 +1,4 @@
-//! What stat(2) tells of an inode.
+//! The attributes of an inode, as stat(2) returns them.
 
 use crate::fs::inode::Node;
 use lanefs_format::{DeviceNumber, FileType, Inode, InodeFlags, Timestamp};
@@ -15,7 +15,7 @@ impl Metadata {
         Self { inode: node.attributes(), block_size: node.fs.block_size }
     }
 
-    /// The inode's number.
+    /// Returns the inode's number.
     pub fn ino(&self) -> u32 {
         self.inode.ino
     }
@@ -25,97 +25,97 @@ impl Metadata {
         FileType::from_mode(self.inode.mode).unwrap_or(FileType::Regular)
     }
 
-    /// Whether it is a directory.
+    /// Returns whether the inode is a directory.
     pub fn is_dir(&self) -> bool {
         self.inode.is_dir()
     }
 
-    /// Whether it is a regular file.
+    /// Returns whether the inode is a regular file.
     pub fn is_file(&self) -> bool {
         self.inode.is_regular()
     }
 
-    /// Whether it is a symbolic link.
+    /// Returns whether the inode is a symbolic link.
     pub fn is_symlink(&self) -> bool {
         self.inode.is_symlink()
     }
 
-    /// i_size in bytes.
+    /// Returns i_size in bytes.
     pub fn len(&self) -> u64 {
         self.inode.size
     }
 
-    /// Whether i_size is 0.
+    /// Returns whether i_size is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// i_mode: file type and permissions.
+    /// Returns i_mode: the file type and the permissions.
     pub fn mode(&self) -> u16 {
         self.inode.mode
     }
 
-    /// The low 12 bits of the mode.
+    /// Returns the permissions: the low 12 bits of the mode.
     pub fn permissions(&self) -> u16 {
         self.inode.mode & 0o7777
     }
 
-    /// Owner.
+    /// Returns the user id of the owner.
     pub fn uid(&self) -> u32 {
         self.inode.uid
     }
 
-    /// Group.
+    /// Returns the group id.
     pub fn gid(&self) -> u32 {
         self.inode.gid
     }
 
-    /// Names. 1 for a directory with too many subdirectories to count.
+    /// Returns the number of names: 1 for a directory with too many subdirectories to count.
     pub fn nlink(&self) -> u16 {
         self.inode.links_count
     }
 
-    /// Space taken, in sectors of 512 bytes.
+    /// Returns the allocated space in sectors of 512 bytes.
     pub fn sectors(&self) -> u64 {
         self.inode.blocks
     }
 
-    /// Bytes of a block of the volume.
+    /// Returns the block size of the volume in bytes.
     pub fn block_size(&self) -> u32 {
         self.block_size
     }
 
-    /// The device that a device file stands for.
+    /// Returns the device of a device file, `None` for any other inode.
     pub fn device(&self) -> Option<DeviceNumber> {
         self.inode.device()
     }
 
-    /// Time of the last read.
+    /// Returns the time of the last read.
     pub fn atime(&self) -> Timestamp {
         self.inode.atime
     }
 
-    /// Time of the last change of the content.
+    /// Returns the time of the last change of the content.
     pub fn mtime(&self) -> Timestamp {
         self.inode.mtime
     }
 
-    /// Time of the last change of the inode.
+    /// Returns the time of the last change of the inode.
     pub fn ctime(&self) -> Timestamp {
         self.inode.ctime
     }
 
-    /// Time of birth, where the inode has room for it.
+    /// Returns the time of creation, `None` if the inode has no room for it.
     pub fn crtime(&self) -> Option<Timestamp> {
         self.inode.has_crtime().then_some(self.inode.crtime)
     }
 
-    /// i_flags, as chattr(1) shows them.
+    /// Returns i_flags, as chattr(1) shows them.
     pub fn flags(&self) -> InodeFlags {
         self.inode.flags
     }
 
-    /// i_generation.
+    /// Returns i_generation.
     pub fn generation(&self) -> u32 {
         self.inode.generation
     }
@@ -126,7 +126,7 @@ impl Metadata {
         self.inode.version
     }
 
-    /// The decoded inode, for tools that show more of it.
+    /// Returns the decoded inode, for tools that show more fields of it.
     pub fn inode(&self) -> &Inode {
         &self.inode
     }

@@ -22,10 +22,10 @@ pub struct Node {
 }
 
 impl Volume {
-    /// The root directory.
+    /// Returns the root directory.
     ///
     /// # Errors
-    /// Those of a damaged volume.
+    /// The errors of a damaged volume.
     pub fn root_node(&self) -> Result<Node> {
         Ok(Node { node: self.fs.root()? })
     }
@@ -46,7 +46,7 @@ impl Volume {
 }
 
 impl Node {
-    /// The inode's number.
+    /// Returns the inode's number.
     pub fn ino(&self) -> u32 {
         self.node.ino
     }
@@ -62,7 +62,7 @@ impl Node {
         !self.node.is_nameless()
     }
 
-    /// What it is.
+    /// Returns the type of the inode.
     ///
     /// # Errors
     /// A mode that holds no type.
@@ -75,12 +75,12 @@ impl Node {
         self.node.flags()
     }
 
-    /// What there is to know of it.
+    /// Returns the attributes of the inode.
     pub fn metadata(&self) -> Metadata {
         Metadata::of(&self.node)
     }
 
-    /// The inode behind `name` in this directory.
+    /// Returns the inode of the entry `name` in this directory.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDir`].
@@ -164,7 +164,7 @@ impl Node {
     /// without another name it goes with the last `Node` of it.
     ///
     /// # Errors
-    /// Those of renameat2(2).
+    /// The errors of renameat2(2).
     pub fn rename(
         &self,
         name: impl AsRef<OsStr>,
@@ -181,7 +181,7 @@ impl Node {
     /// [`Dir::read_dir_from`](super::Dir::read_dir_from) does.
     ///
     /// # Errors
-    /// Those of a damaged directory.
+    /// The errors of a damaged directory.
     pub fn read_dir_from(
         &self,
         cookie: u64,
@@ -190,7 +190,7 @@ impl Node {
         self.node.read_dir(cookie, &mut |entry| each(entry.into()))
     }
 
-    /// The target of a symbolic link.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
     /// [`Error::Invalid`] if it is none.
@@ -264,7 +264,7 @@ impl Node {
     /// [`set_project`](Self::set_project), both or neither; `None` leaves either.
     ///
     /// # Errors
-    /// Those of both.
+    /// The errors of [`set_flags`](Self::set_flags) and of [`set_project`](Self::set_project).
     pub fn set_file_attr(&self, flags: Option<InodeFlags>, project: Option<u32>) -> Result<()> {
         self.node.set_file_attr(flags, project)
     }
@@ -273,7 +273,7 @@ impl Node {
     /// content.
     ///
     /// # Errors
-    /// [`Error::IsDir`], [`Error::Loop`], [`Error::Invalid`] for what has no content.
+    /// [`Error::IsDir`], [`Error::Loop`], [`Error::Invalid`] for a device, fifo or socket.
     pub fn open(&self) -> Result<File> {
         let _timer = self.node.fs.counters.open.start();
         File::of_node_as_may(self.node.clone())

@@ -87,7 +87,7 @@ impl Walk {
     }
 }
 
-/// Whether only a directory will do at the end: the path ends in a slash or ".".
+/// Returns whether only a directory will do at the end: the path ends in a slash or ".".
 fn wants_dir(path: &[u8]) -> bool {
     matches!(path.rsplit(|&b| b == b'/').next(), Some(b"" | b"."))
 }

@@ -39,7 +39,7 @@ impl Resize {
     /// Takes the volume on `device`, after its recovery. Of `options` the clock counts.
     ///
     /// # Errors
-    /// Those of [`OpenOptions::open_device`] for writing;
+    /// The errors of [`OpenOptions::open_device`] for writing;
     /// [`ResizeError::Unsound`](crate::ResizeError::Unsound).
     pub fn open(device: Arc<dyn BlockDevice>, options: OpenOptions) -> Result<Self> {
         let clock = options.clock;
@@ -47,32 +47,32 @@ impl Resize {
         Ok(Self { volume: Resizing::new(device, clock)? })
     }
 
-    /// Bytes of a block.
+    /// Returns the block size in bytes.
     pub fn block_size(&self) -> u32 {
         self.volume.superblock().block_size()
     }
 
-    /// Blocks of the volume.
+    /// Returns the number of blocks of the volume.
     pub fn blocks(&self) -> u64 {
         self.volume.superblock().blocks_count()
     }
 
-    /// Bytes of the volume.
+    /// Returns the size of the volume in bytes.
     pub fn size(&self) -> u64 {
         self.blocks() * u64::from(self.block_size())
     }
 
-    /// Bytes of the device that the volume is on.
+    /// Returns the size of the volume's device in bytes.
     pub fn device_size(&self) -> u64 {
         self.volume.device_size()
     }
 
-    /// Block groups of the volume.
+    /// Returns the number of block groups of the volume.
     pub fn groups(&self) -> u32 {
         self.volume.superblock().layout().group_count()
     }
 
-    /// Inodes of the volume.
+    /// Returns the number of inodes of the volume.
     pub fn inodes(&self) -> u32 {
         self.volume.superblock().inodes_count()
     }

@@ -29,7 +29,8 @@ impl File {
     /// file.enable_verity(&Verity::default())?;
     /// let (hash, digest) = file.measure_verity()?;
     /// assert_eq!((hash, digest.len()), (VerityHash::Sha256, 32));
-    /// assert!(matches!(volume.write("/app", b"other").unwrap_err().kind(), Error::NotPermitted(_)));
+    /// let refused = volume.write("/app", b"other").unwrap_err();
+    /// assert!(matches!(refused.kind(), Error::NotPermitted(_)));
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn enable_verity(&self, verity: &Verity) -> Result<()> {
@@ -48,11 +49,13 @@ impl File {
 }
 
 impl Node {
-    /// Gives the file a hash tree, as [`File::enable_verity`].
+    /// Gives the file a hash tree, as [`File::enable_verity`] does, while no handle has it open for
+    /// writing.
     ///
     /// # Errors
-    /// As there; [`Error::TextBusy`] while any handle has it open for writing; [`Error::IsDir`] and
-    /// [`Error::Invalid`] for what is no regular file.
+    /// The errors of [`File::enable_verity`]; [`Error::TextBusy`] while any handle has the file
+    /// open for writing; [`Error::IsDir`] and [`Error::Invalid`] for an inode that is not a regular
+    /// file.
     pub fn enable_verity(&self, verity: &Verity) -> Result<()> {
         enable(regular(&self.node)?, verity, 0)
     }
@@ -60,7 +63,8 @@ impl Node {
     /// Returns what [`File::measure_verity`] does.
     ///
     /// # Errors
-    /// As there, and [`Error::NoData`] for what is no regular file.
+    /// [`Error::NoData`] for a file without a tree and for an inode that is not a regular file;
+    /// [`Error::Verity`] for a damaged tree; the device's.
     pub fn measure_verity(&self) -> Result<(VerityHash, Vec<u8>)> {
         regular(&self.node).map_err(|_| Error::NoData)?.content().measure_verity()
     }

@@ -24,7 +24,7 @@ pub struct Volume {
     name: Option<PathBuf>,
 }
 
-/// What the superblock and the journal report of an open volume.
+/// The state of the superblock and the journal of an open volume.
 #[derive(Debug, Clone)]
 pub struct VolumeInfo {
     /// The superblock as it would be written now.
@@ -59,7 +59,7 @@ impl Volume {
         volume
     }
 
-    /// Names the volume in a failure of an operation on all of it.
+    /// Returns the names the volume in a failure of an operation on all of it.
     pub(super) fn whole<T>(&self, operation: &'static str, done: Result<T>) -> Result<T> {
         match &self.name {
             Some(name) => done.or_cannot(operation, name),
@@ -134,7 +134,7 @@ impl Volume {
         self.open_options().read(true).write(true).create(true).truncate(true).open(path)
     }
 
-    /// The whole content of a file.
+    /// Returns the whole content of a file.
     ///
     /// # Errors
     /// As [`open_file`](Self::open_file) and [`File::read_at`]; [`Error::NoMemory`] for a file that
@@ -184,7 +184,7 @@ impl Volume {
         self.at().metadata(path, AtSymlink::NoFollow)
     }
 
-    /// Whether there is something at `path`.
+    /// Returns whether `path` leads to an inode.
     ///
     /// # Errors
     /// Everything but [`Error::NotFound`].
@@ -216,7 +216,7 @@ impl Volume {
         self.at().open_dir(path)
     }
 
-    /// All entries of a directory but "." and "..".
+    /// Returns all entries of a directory but "." and "..".
     ///
     /// # Errors
     /// As [`open_dir`](Self::open_dir); those of a damaged directory.
@@ -260,7 +260,7 @@ impl Volume {
     /// Makes a directory, and every directory above it that does not exist.
     ///
     /// # Errors
-    /// Those of [`create_dir`](Self::create_dir), but a directory that exists is no error.
+    /// The errors of [`create_dir`](Self::create_dir). A directory that exists is no error.
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let mut at = PathBuf::from("/");
         for part in path.as_ref() {
@@ -276,7 +276,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Removes a name of something that is no directory.
+    /// Removes the name of a file that is not a directory.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsDir`].
@@ -332,7 +332,7 @@ impl Volume {
     /// Renames, and replaces a file or an empty directory at `to`.
     ///
     /// # Errors
-    /// Those of rename(2).
+    /// The errors of rename(2).
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         self.rename_with(from, to, RenameFlags::Replace)
     }
@@ -340,7 +340,7 @@ impl Volume {
     /// Renames; `flags` say what happens to a file or directory at `to`.
     ///
     /// # Errors
-    /// Those of renameat2(2).
+    /// The errors of renameat2(2).
     ///
     /// ```
     /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
@@ -418,7 +418,7 @@ impl Volume {
         self.at().mknod(path, file_type, device, attr)
     }
 
-    /// The target of a symbolic link.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
     /// [`Error::Invalid`] if it is none.
@@ -467,7 +467,7 @@ impl Volume {
         alloc::keeping_reserved(f)
     }
 
-    /// How full the volume is.
+    /// Returns the numbers of used and free blocks and inodes.
     ///
     /// ```
     /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
@@ -526,7 +526,7 @@ impl Volume {
     /// ```
     /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// volume.write("/ledger", b"100")?;
-    /// volume.sync()?; // whatever happens now, the ledger says 100
+    /// volume.sync()?; // after any crash from here on, the ledger says 100
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn sync(&self) -> Result<()> {

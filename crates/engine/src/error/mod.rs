@@ -57,7 +57,7 @@ pub enum Error {
     /// The name is taken (EEXIST).
     #[error("File exists")]
     Exists,
-    /// A path uses something as a directory that is none (ENOTDIR).
+    /// A component of the path is not a directory (ENOTDIR).
     #[error("Not a directory")]
     NotDir,
     /// A directory where none is allowed (EISDIR).
@@ -111,7 +111,7 @@ pub enum Error {
         /// i_size.
         size: u64,
     },
-    /// The call would have to wait, and was asked not to (EAGAIN).
+    /// A non-blocking call would have to wait (EAGAIN).
     #[error("Resource temporarily unavailable")]
     WouldBlock,
     /// An argument that makes no sense (EINVAL).
@@ -228,7 +228,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The errno that the kernel's ext4 gives for this failure: Linux's number, on every system.
+    /// Returns the errno of the kernel's ext4 for this failure: Linux's number, on every system.
     pub fn errno(&self) -> i32 {
         use lanefs_device::errno::*;
         match self.kind() {

@@ -92,7 +92,7 @@ impl Error {
         }
     }
 
-    /// Names the operation and its paths, unless the error names a path already.
+    /// Returns the names the operation and its paths, unless the error names a path already.
     fn naming(self, operation: &'static str, path: &Path, target: Option<&Path>) -> Error {
         match self {
             Error::Operation(_) => self,
@@ -110,7 +110,7 @@ impl Error {
 pub(crate) trait OrCannot<T> {
     fn or_cannot(self, operation: &'static str, path: impl AsRef<Path>) -> Result<T>;
 
-    /// Names the second path of a rename or a link too.
+    /// Returns the names the second path of a rename or a link too.
     fn or_cannot_to(
         self,
         operation: &'static str,

@@ -86,7 +86,7 @@ impl Flusher {
         move || control.stir()
     }
 
-    /// Whether the flusher is to end its round soon.
+    /// Returns whether the flusher is to end its round soon.
     pub(crate) fn is_wanted_back(&self) -> bool {
         let state = self.control.state.lock();
         state.stop || state.paused

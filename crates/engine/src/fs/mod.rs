@@ -88,7 +88,7 @@ impl Deref for Fs {
 }
 
 impl Fs {
-    /// Whether the volume may be changed. From the begin of a close on it may not, although the
+    /// Checks that the volume may be changed. From the begin of a close on it may not, although the
     /// close itself still changes its store.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.writers.are_refused() { Err(Error::Closed) } else { self.store.check_writable() }

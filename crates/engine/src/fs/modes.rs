@@ -2,7 +2,7 @@
 //!
 //! The words are those of mount options, the kernel's own where it has the option.
 
-/// What a read or write of a file's content locks.
+/// The unit that a read or write of a file's content locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Locking {
     /// The inode: one writer or many readers of a file.
@@ -14,7 +14,7 @@ pub enum Locking {
     Range,
 }
 
-/// What a direct write of blocks that are mapped, written and inside of i_size does.
+/// How a direct write overwrites blocks that are mapped, written and inside of i_size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Overwrite {
     /// Starts a handle each time, and takes the range exclusively.

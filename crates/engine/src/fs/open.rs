@@ -77,7 +77,7 @@ impl Fs {
             Some(log) => recovery::recover(&*device, sb.block_size(), log)?.errno,
             None => 0,
         };
-        // Not read once more: what was judged is what is used, whatever the device answers now.
+        // Not read again: a device that now returns other bytes must not bypass the checks above.
         let mut sb = recovered;
         if errno != 0 {
             sb.set_state(sb.state() | State::ERROR_FS);

@@ -38,7 +38,7 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Read-only, a quarter of the machine's memory as cache, a commit every five seconds.
+    /// Returns the defaults: read-only, a quarter of memory as cache, a commit every five seconds.
     pub fn new() -> Self {
         Self {
             write: false,
@@ -71,7 +71,7 @@ impl OpenOptions {
         self.cached(if direct { Cached::Nothing } else { Cached::All })
     }
 
-    /// What goes through the page cache of the system: all, unless told otherwise.
+    /// Sets which I/O uses the system's page cache. The default is all of it.
     pub fn cached(mut self, what: Cached) -> Self {
         self.cached = what;
         self
@@ -162,25 +162,25 @@ impl OpenOptions {
         self.cache_bytes.map_or_else(|| (physical_memory() / 4).max(LEAST), |bytes| bytes as u64)
     }
 
-    /// What a read or write of a file's content locks (`locking=`).
+    /// Sets what a read or write of a file's content locks (`locking=`).
     pub fn locking(mut self, locking: Locking) -> Self {
         self.modes.locking = locking;
         self
     }
 
-    /// What a direct overwrite does (`overwrite=`).
+    /// Sets whether a direct overwrite starts a journal handle (`overwrite=`).
     pub fn overwrite(mut self, overwrite: Overwrite) -> Self {
         self.modes.overwrite = overwrite;
         self
     }
 
-    /// When i_version changes (`i_version=`).
+    /// Sets when i_version changes (`i_version=`).
     pub fn i_version(mut self, i_version: IVersion) -> Self {
         self.modes.i_version = i_version;
         self
     }
 
-    /// How holes are filled (`mapafter`, `dioread_lock`, `dioread_nolock`).
+    /// Sets how holes are filled (`mapafter`, `dioread_lock`, `dioread_nolock`).
     pub fn writeback(mut self, writeback: WritebackMode) -> Self {
         self.modes.writeback = writeback;
         self
@@ -193,14 +193,14 @@ impl OpenOptions {
         self
     }
 
-    /// Whether freed blocks are discarded on the device (`discard`, `nodiscard`): no, unless said
-    /// otherwise.
+    /// Sets whether freed blocks are discarded on the device (`discard`, `nodiscard`): no, unless
+    /// said otherwise.
     pub fn discard(mut self, yes: bool) -> Self {
         self.modes.discard = yes;
         self
     }
 
-    /// Whether the content of files goes past the page cache where the device is memory
+    /// Sets whether the content of files goes past the page cache where the device is memory
     /// ([`BlockDevice::mapped`](lanefs_device::BlockDevice::mapped): `dax=always`, `dax=never`):
     /// yes, unless said otherwise.
     pub fn dax(mut self, yes: bool) -> Self {
@@ -237,7 +237,7 @@ impl OpenOptions {
         self
     }
 
-    /// How the volume's file is opened.
+    /// Returns the options by which the volume's file is opened.
     pub(crate) fn file_options(&self) -> FileOptions {
         FileOptions::new()
             .read_only(!self.write)
@@ -247,14 +247,14 @@ impl OpenOptions {
     }
 }
 
-/// Bytes of memory that the machine has.
+/// Returns the bytes of memory that the machine has.
 #[cfg(target_os = "linux")]
 fn physical_memory() -> u64 {
     let system = rustix::system::sysinfo();
     (system.totalram as u64).saturating_mul(system.mem_unit.into())
 }
 
-/// Bytes of memory that a machine has at least.
+/// Returns the bytes of memory that a machine has at least.
 #[cfg(not(target_os = "linux"))]
 fn physical_memory() -> u64 {
     1 << 30

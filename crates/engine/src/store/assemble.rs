@@ -46,7 +46,7 @@ impl Store {
     /// Assembles a store.
     ///
     /// # Errors
-    /// Those of [`Journal::open`].
+    /// The errors of [`Journal::open`].
     pub(crate) fn assemble(
         device: Arc<dyn BlockDevice>,
         sb: Superblock,

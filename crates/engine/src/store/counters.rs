@@ -9,7 +9,7 @@ use lanefs_stats::{Counter, Histogram};
 /// One in so many runs of a short path is timed.
 const RARELY: u32 = 64;
 
-/// The values behind [`Stats`](super::Stats).
+/// The counters and timers that [`Stats`](crate::Stats) is read from.
 #[derive(Debug)]
 pub(crate) struct Counters {
     pub(crate) open: Histogram,

@@ -66,7 +66,7 @@ impl Store {
         self.table_slot_in(ino, self.journal.read(block)?)
     }
 
-    /// The slot of `ino` in `buffer`, the block of the table that holds it.
+    /// Returns the slot of `ino` in `buffer`, the block of the table that holds it.
     pub(crate) fn table_slot_in(&self, ino: u32, buffer: Buffer) -> Result<TableSlot<'_>> {
         let start = self.layout().inode_slot(ino)?.offset as usize;
         let bytes = start..start + usize::from(self.inode_ctx.inode_size);
@@ -85,7 +85,7 @@ impl Store {
 }
 
 impl TableSlot<'_> {
-    /// The inode, its checksum and rules verified.
+    /// Returns the inode, its checksum and rules verified.
     pub(crate) fn read(&self) -> Result<Inode> {
         let bytes = self.buffer.read();
         let slot = bytes.get(self.bytes.clone()).unwrap_or_default();

@@ -135,19 +135,20 @@ pub(crate) fn write_one(store: &Store, offset: u64, bytes: &[u8]) -> Result<()> 
     write(store, &[Write { offset, head: 0, body: bytes, tail: 0 }])
 }
 
-/// Whether the device takes this memory as it is, for this offset of a file or of the device.
+/// Returns whether the device takes this memory as it is, for this offset of a file or of the
+/// device.
 pub(crate) fn is_straight(store: &Store, offset: u64, memory: &[u8]) -> bool {
     is_aligned(alignment(store), offset, memory)
 }
 
-/// Whether `len` bytes of a file at `offset` are whole sectors.
+/// Returns whether `len` bytes of a file at `offset` are whole sectors.
 pub(crate) fn is_whole(store: &Store, offset: u64, len: usize) -> bool {
     let align = alignment(store);
     offset.is_multiple_of(align as u64) && len.is_multiple_of(align)
 }
 
-/// A failed write of content ends all writing: each later sync reports it, and nothing is lost
-/// silently.
+/// Latches a failed write of content, which ends all writing: each later sync reports it, and
+/// nothing is lost silently.
 pub(crate) fn latch(store: &Store, written: Result<()>) -> Result<()> {
     written.inspect_err(|e| {
         if !is_lent(store, e) {
@@ -156,13 +157,13 @@ pub(crate) fn latch(store: &Store, written: Result<()>) -> Result<()> {
     })
 }
 
-/// Whether a write was refused because a slice of its bytes is lent.
+/// Returns whether a write was refused because a slice of its bytes is lent.
 pub(crate) fn is_lent(store: &Store, error: &Error) -> bool {
     store.dax && matches!(error, Error::Device(e) if e.errno() == lanefs_device::errno::EBUSY)
 }
 
-/// The alignment that I/O of content needs. A device whose sectors are larger than a block changes
-/// parts of sectors under a lock of its own: here no byte beyond the block may be touched.
+/// Returns the alignment that I/O of content needs. A device whose sectors are larger than a block
+/// changes parts of sectors under a lock of its own: here no byte beyond the block may be touched.
 fn alignment(store: &Store) -> usize {
     store.device.alignment().min(store.block_size as usize)
 }

@@ -101,17 +101,17 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// What depends on the volume's size, as it is now.
+    /// Returns the values that depend on the volume's size, as they are now.
     fn dimensions(&self) -> &Dimensions {
         self.dimensions.newest()
     }
 
-    /// The geometry of the volume as it is now: a growth changes it between two calls.
+    /// Returns the geometry of the volume as it is now: a growth changes it between two calls.
     pub(crate) fn layout(&self) -> &Layout {
         &self.dimensions().layout
     }
 
-    /// The fixed metadata of the volume as it is now.
+    /// Returns the fixed metadata of the volume as it is now.
     pub(crate) fn zones(&self) -> &Zones {
         &self.dimensions().zones
     }
@@ -120,17 +120,17 @@ impl Store {
         &self.dimensions().dirs
     }
 
-    /// Blocks that only root may use.
+    /// Returns the number of blocks that only root may use.
     pub(crate) fn reserved_blocks(&self) -> u64 {
         self.dimensions().reserved_blocks
     }
 
-    /// Blocks that files can never have.
+    /// Returns the number of blocks that files can never have.
     pub(crate) fn overhead(&self) -> u64 {
         self.dimensions().overhead
     }
 
-    /// Whether the volume was closed.
+    /// Returns whether the volume was closed.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
@@ -150,7 +150,7 @@ impl Store {
         self.error.lock().is_some()
     }
 
-    /// Whether the volume may be changed.
+    /// Checks that the volume may be changed.
     pub(crate) fn check_writable(&self) -> Result<()> {
         // After a failure of the journal no change is accepted, because it could not be kept. A
         // close ends the journal after it has marked the volume, so the journal is asked first.
@@ -162,7 +162,7 @@ impl Store {
         }
     }
 
-    /// Whether the volume is open for reading only.
+    /// Returns whether the volume is open for reading only.
     pub(crate) fn is_read_only(&self) -> bool {
         self.read_only
     }
@@ -179,12 +179,13 @@ impl Store {
         self.features.ro_compat.contains(bits)
     }
 
-    /// Whether group descriptors carry checksums, and with them the flags of unwritten bitmaps.
+    /// Returns whether group descriptors carry checksums, and with them the flags of unwritten
+    /// bitmaps.
     pub(crate) fn has_group_checksums(&self) -> bool {
         self.features.ro_compat.intersects(RoCompat::GDT_CSUM | RoCompat::METADATA_CSUM)
     }
 
-    /// The time that changes are stamped with.
+    /// Returns the time that changes are stamped with.
     pub(crate) fn now(&self) -> Timestamp {
         self.clock.now()
     }
@@ -222,7 +223,7 @@ impl Store {
         zones.check(layout, start, len)
     }
 
-    /// The device's byte at which a block begins.
+    /// Returns the device's byte at which a block begins.
     pub(crate) fn byte_of(&self, block: u64) -> u64 {
         block.saturating_mul(u64::from(self.block_size))
     }

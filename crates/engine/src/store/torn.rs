@@ -83,8 +83,8 @@ fn is_copy(device: &dyn BlockDevice, sb: &Superblock, block: u64) -> Result<bool
     Ok(read && Superblock::parse(&copy).is_ok_and(|backup| backup.same_volume(sb)))
 }
 
-/// Whether the first group descriptor and the root inode have the checksums that this superblock
-/// implies.
+/// Returns whether the first group descriptor and the root inode have the checksums that this
+/// superblock implies.
 fn leads_to_root(device: &dyn BlockDevice, sb: &Superblock) -> Result<bool> {
     let layout = sb.layout();
     let Ok((block, offset)) = layout.desc_location(0) else { return Ok(false) };
@@ -169,7 +169,8 @@ mod tests {
     use lanefs_sim::FailingDevice;
     use std::sync::Arc;
 
-    /// A volume whose superblock was torn: of one group, or of four with a backup in two of them.
+    /// Returns a volume whose superblock was torn: of one group, or of four with a backup in two of
+    /// them.
     fn torn(size: usize, block_size: u32) -> Vec<u8> {
         let device = MemDevice::new(size);
         let options = lanefs_mkfs::Options { block_size: Some(block_size), ..Default::default() };

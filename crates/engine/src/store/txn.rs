@@ -59,7 +59,7 @@ pub(crate) struct Txn<'f> {
 pub(crate) struct Mark(u32);
 
 impl Mark {
-    /// The mark after one more change.
+    /// Returns the mark after one more change.
     pub(crate) fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }
@@ -139,7 +139,7 @@ impl<'f> Txn<'f> {
         Ok(self.handle.order_after(pending)?)
     }
 
-    /// The volume.
+    /// Returns the volume.
     pub(crate) fn store(&self) -> &'f Store {
         self.store
     }
@@ -225,7 +225,7 @@ impl<'f> Txn<'f> {
         }
     }
 
-    /// Credits left.
+    /// Returns the credits left.
     pub(crate) fn credits(&self) -> u32 {
         self.handle.credits()
     }

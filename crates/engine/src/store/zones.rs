@@ -39,7 +39,7 @@ impl ZoneEntry {
         self.start.saturating_add(self.blocks.into())
     }
 
-    /// The structure that `block` belongs to.
+    /// Returns the structure that `block` belongs to.
     fn zone_at(&self, block: u64) -> Zone {
         let nth = block.saturating_sub(self.start) / u64::from(self.each.max(1));
         nth_after(self.zone, nth as u32)
@@ -95,8 +95,8 @@ impl Zones {
         }
     }
 
-    /// The parts of `blocks` that are fixed metadata, in order, each with the structure it begins
-    /// in.
+    /// Returns the parts of `blocks` that are fixed metadata, in order, each with the structure it
+    /// begins in.
     pub(crate) fn within(&self, blocks: Range<u64>) -> impl Iterator<Item = (Range<u64>, Zone)> + '_ {
         let first = self.entries.partition_point(|e| e.end() <= blocks.start);
         let rest = self.entries.get(first..).unwrap_or_default();

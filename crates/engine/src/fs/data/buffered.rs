@@ -46,7 +46,7 @@ impl Content<'_> {
             done += span.copy_out(&mut buf[done..], at);
         }
         if !more.is_empty() {
-            // A block that cannot be loaded ahead is told to the reader that asks for it.
+            // The reader that asks for the block gets the error of a failed readahead.
             let _ = self.load_ahead(pages, more);
         }
         Ok(len)
@@ -121,7 +121,7 @@ impl Content<'_> {
     /// accepted it, so flags are not checked.
     ///
     /// # Errors
-    /// Those of [`write`](Self::write).
+    /// The errors of [`write`](Self::write).
     pub(super) fn write_cached(self, bytes: &[u8], offset: u64, stamp: Stamp) -> Result<()> {
         self.fs().check_writable()?;
         let end = end_of(bytes, offset)?;
@@ -141,7 +141,7 @@ impl Content<'_> {
     /// Writes all of `bytes` at the end. Returns where that was.
     ///
     /// # Errors
-    /// Those of [`write`](Self::write).
+    /// The errors of [`write`](Self::write).
     pub(super) fn append_cached(self, bytes: &[u8]) -> Result<u64> {
         self.fs().check_writable()?;
         let _timer = self.fs().counters.write.start();

@@ -163,7 +163,7 @@ const LEADERS: usize = 2;
 /// Threads that [`finish`] wakes at once.
 const AWAKE: usize = 4;
 
-/// Credits that `work` may need.
+/// Returns the credits that `work` may need.
 fn need(work: &Work) -> u32 {
     work.credits() + credits::INODE + credits::SUPER
 }

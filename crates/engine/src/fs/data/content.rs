@@ -131,7 +131,7 @@ impl<'n> Content<'n> {
     /// the times too. Many whole blocks go straight to the device.
     ///
     /// # Errors
-    /// Those of [`write_past`](Self::write_past).
+    /// The errors of [`write_past`](Self::write_past).
     pub(crate) fn write_late(self, bytes: &[u8], offset: u64) -> Result<()> {
         if self.via(false) == Via::Dax {
             return self.write_whole(bytes, offset, Stamp::Kept);
@@ -148,7 +148,7 @@ impl<'n> Content<'n> {
     /// Writes all of `bytes` at the end. Returns where that was.
     ///
     /// # Errors
-    /// Those of [`write`](Self::write).
+    /// The errors of [`write`](Self::write).
     pub(crate) fn append(self, bytes: &[u8], direct: bool) -> Result<u64> {
         match self.via(direct) {
             Via::Cache => self.append_cached(bytes),
@@ -236,10 +236,10 @@ impl<'n> Content<'n> {
         self.change(self.share(offset, end))
     }
 
-    /// Locks as [`share_to_write`](Self::share_to_write) does.
+    /// Locks as [`share_to_write`](Self::share_to_write) does, but without waiting.
     ///
     /// # Errors
-    /// As there; [`Error::WouldBlock`] if it would have to wait.
+    /// [`Error::Closed`]; [`Error::WouldBlock`] if it would have to wait.
     pub(super) fn try_share_to_write(self, offset: u64, end: u64) -> Result<Changing<'n>> {
         self.change(self.try_share(offset, end).ok_or(Error::WouldBlock)?)
     }
@@ -280,8 +280,8 @@ impl<'n> Content<'n> {
         between(offset / block * block, end.checked_next_multiple_of(block).unwrap_or(end))
     }
 
-    /// Whether `held` is enough for i_size as it is now: it may have moved before the lock was
-    /// held.
+    /// Returns whether `held` is enough for i_size as it is now: it may have moved before the lock
+    /// was held.
     fn is_enough(self, held: Bytes, offset: u64, end: u64) -> bool {
         let size = self.file.size();
         end <= size || held.last() == u64::MAX && held.first() <= offset.min(size)
@@ -346,7 +346,7 @@ impl<'n> Content<'n> {
     }
 }
 
-/// `offset..end` as a range; one byte where it would be empty.
+/// Returns `offset..end` as a range; one byte where it would be empty.
 fn between(offset: u64, end: u64) -> Bytes {
     Bytes::inclusive(offset, end.saturating_sub(1).max(offset)).unwrap_or(Bytes::ALL)
 }

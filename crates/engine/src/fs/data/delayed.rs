@@ -2,8 +2,8 @@
 //!
 //! A block that becomes dirty in a hole gets a claim, for itself and for blocks of the map, so that
 //! its writeback finds space. With `nodelalloc` its block is chosen at once, in core. When pages
-//! are written out, the claim moves into the plan ([`WritePlan`](super::plan::WritePlan)). For pages that the
-//! plan could not write, it comes back, as chosen blocks.
+//! are written out, the claim moves into the plan ([`WritePlan`](super::plan::WritePlan)). For
+//! pages that the plan could not write, it comes back, as chosen blocks.
 //!
 //! Invariants:
 //! - A dirty block has a claim or a chosen block if and only if it lies in a hole. A thread that

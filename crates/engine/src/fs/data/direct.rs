@@ -122,7 +122,7 @@ impl Content<'_> {
     /// Writes all of `bytes` at the end. Returns where that was.
     ///
     /// # Errors
-    /// Those of [`write`](Self::write).
+    /// The errors of [`write`](Self::write).
     pub(super) fn append_direct(self, bytes: &[u8]) -> Result<u64> {
         self.fs().check_writable()?;
         let _timer = self.fs().counters.write_direct.start();
@@ -135,8 +135,8 @@ impl Content<'_> {
         Ok(end)
     }
 
-    /// Whether the modes allow an overwrite in place. It must be whole sectors: a part of a sector
-    /// is read, changed and written back, which needs the exclusive lock.
+    /// Returns whether the modes allow an overwrite in place. It must be whole sectors: a part of a
+    /// sector is read, changed and written back, which needs the exclusive lock.
     pub(super) fn is_plain(self, offset: u64, len: usize) -> bool {
         let modes = &self.fs().options.modes;
         modes.overwrite == Overwrite::NoJournal

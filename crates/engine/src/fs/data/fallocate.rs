@@ -20,7 +20,7 @@ use lanefs_format::extent::MAX_BLOCKS;
 use lanefs_format::{Inode, InodeFlags};
 use std::ops::{Deref, Range};
 
-/// What [`File::fallocate`](crate::File::fallocate) does with a range of bytes.
+/// The operation of [`File::fallocate`](crate::File::fallocate) on a range of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FallocMode {
@@ -116,13 +116,13 @@ impl FallocRange<'_> {
         self.fs().block_size.into()
     }
 
-    /// The blocks that hold any of the range.
+    /// Returns the blocks that hold any of the range.
     fn touched(&self) -> Range<u32> {
         // No range goes beyond the largest logical block.
         (self.offset / self.block_size()) as u32..self.end.div_ceil(self.block_size()) as u32
     }
 
-    /// The blocks that lie in the range whole.
+    /// Returns the blocks that lie in the range whole.
     fn whole(&self) -> Range<u32> {
         let first = self.offset.div_ceil(self.block_size()) as u32;
         first..((self.end / self.block_size()) as u32).max(first)

@@ -88,7 +88,7 @@ impl Content<'_> {
         self.node.zero_tail(size, offset)
     }
 
-    /// With `i_version=always`, starts a handle for each write and journals the inode.
+    /// Starts a handle for each write and journals the inode, with `i_version=always`.
     fn journal_each_write(self) -> Result<()> {
         match self.fs().options.modes.i_version {
             IVersion::Always => {

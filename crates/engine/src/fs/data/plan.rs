@@ -2,8 +2,8 @@
 //!
 //! A plan finds the blocks of a range: mapped ones in the map, and new ones, reserved in core, for
 //! its holes. Then its data is written and its handle maps the new ones, in the order of the
-//! volume's mode ([`WritebackMode`]). The thread that plans holds the lock of the range, or the file's
-//! writeback lock, so no other thread maps the range meanwhile.
+//! volume's mode ([`WritebackMode`]). The thread that plans holds the lock of the range, or the
+//! file's writeback lock, so no other thread maps the range meanwhile.
 
 use super::content::Content;
 use super::{Pieces, max_size, set_size};
@@ -327,7 +327,7 @@ impl<'f> WritePlan<'f> {
         }
     }
 
-    /// Whether the plan has no changes.
+    /// Returns whether the plan has no changes.
     pub(super) fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
@@ -396,12 +396,12 @@ impl Work {
         self.synced
     }
 
-    /// The pages to write before it runs.
+    /// Returns the pages to write before it runs.
     pub(super) fn pages(&self) -> &Pieces {
         &self.pages
     }
 
-    /// Bytes of [`pages`](Self::pages).
+    /// Returns the bytes of [`pages`](Self::pages).
     pub(super) fn bytes(&self) -> usize {
         self.pages.iter().flat_map(|(_, pieces)| pieces).map(|piece| piece.len()).sum()
     }
@@ -411,7 +411,7 @@ impl Work {
         !mem::take(&mut self.pages).is_empty()
     }
 
-    /// Credits for it, without the inode and the superblock.
+    /// Returns the credits for it, without the inode and the superblock.
     pub(super) fn credits(&self) -> u32 {
         self.credits
     }
@@ -457,7 +457,8 @@ impl Work {
     }
 }
 
-/// Credits for mapping a run of `len` blocks, during which the tree may grow by a level.
+/// Returns the credits for mapping a run of `len` blocks, during which the tree may grow by a
+/// level.
 fn cost(fs: &Fs, inode: &Inode, len: u32) -> u32 {
     map::insert_credits(fs, inode, len) + 4 + credits::RUN
 }
@@ -513,7 +514,7 @@ mod tests {
     use std::sync::Arc;
 
     /// A plan whose blocks for the map were not claimed, on a volume that has none: the map finds
-    /// no space, and only the writer is told.
+    /// no space, and only the writer gets the error.
     #[test]
     fn no_space_for_the_map_is_the_error_of_one_write() {
         let device = MemDevice::new(16 << 20);

@@ -24,7 +24,7 @@ impl Fs {
     /// nothing when it finds no space.
     ///
     /// # Errors
-    /// Those of `f`; those of the journal.
+    /// The errors of `f` and of the journal.
     pub(crate) fn with_room<T>(&self, mut f: impl FnMut() -> Result<T>) -> Result<T> {
         for _ in 0..TRIES {
             // Counted before `f`: blocks that another thread gives back while `f` runs come too

@@ -3,7 +3,7 @@
 //! Dirty pages are written out first, so that the map is complete. Unwritten blocks are holes, and
 //! so is everything behind the end of the file.
 //!
-//! Hazard: the map of a file with a hash tree is not vouched for. A hole is told only once the tree
+//! Hazard: no digest covers the map of a file with a hash tree. A hole is reported only if the tree
 //! has the digests of zeros for it.
 
 use super::content::Content;

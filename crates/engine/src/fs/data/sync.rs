@@ -43,9 +43,9 @@ impl Node {
         self.fs.combine(self, Work::default()).1
     }
 
-    /// Whether times are pending that the inode does not have yet. A thread that moves them into
-    /// it, under its own handle, holds the inode's lock until it has noted its transaction or has
-    /// put them back.
+    /// Returns whether times are pending that the inode does not have yet. A thread that moves them
+    /// into it, under its own handle, holds the inode's lock until it has noted its transaction or
+    /// has put them back.
     fn has_pending_times(&self) -> bool {
         let _told = self.state();
         self.file_if_used().is_some_and(|file| file.times.is_pending())

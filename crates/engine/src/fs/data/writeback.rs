@@ -65,7 +65,7 @@ impl Content<'_> {
         self.write_back(self.disk_block()..self.blocks_to(end))
     }
 
-    /// The block that holds the byte at i_disksize.
+    /// Returns the block that holds the byte at i_disksize.
     fn disk_block(self) -> u32 {
         u32::try_from(self.file.disk_size() / u64::from(self.fs().block_size)).unwrap_or(u32::MAX)
     }
@@ -113,9 +113,9 @@ impl Content<'_> {
         Ok(Some(end))
     }
 
-    /// Whether i_size has moved on from `size` inside a block. That block was taken later and may
-    /// hold bytes behind `size`, which the inode's new size does not include. So it must stay
-    /// dirty, or no later sync would include them.
+    /// Returns whether i_size has moved on from `size` inside a block. That block was taken later
+    /// and may hold bytes behind `size`, which the inode's new size does not include. So it must
+    /// stay dirty, or no later sync would include them.
     fn has_grown_within_block(self, size: u64) -> bool {
         !size.is_multiple_of(self.fs().block_size.into()) && self.file.size() > size
     }
@@ -246,7 +246,7 @@ impl Fs {
         !self.options.commit_interval.is_zero() && !self.journal.has_ended()
     }
 
-    /// Once nothing was used for [`REST`]: writes committed blocks home, and gives memory back if
+    /// Checkpoints all committed blocks after [`REST`] without any use, and frees memory if
     /// the options ask for it. Returns after what time to look again; `None`: after the next use.
     fn rest(&self) -> Option<Duration> {
         let commits = self.writes_by_age();

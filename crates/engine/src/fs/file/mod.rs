@@ -112,7 +112,7 @@ impl FileData {
         self.writers.store(own, Ordering::Release);
     }
 
-    /// i_size.
+    /// Returns i_size.
     pub(crate) fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
     }
@@ -145,14 +145,14 @@ impl FileData {
         self.lock.expect_readers();
     }
 
-    /// Whether it has changes that the inode on disk does not have.
+    /// Returns whether it has changes that the inode on disk does not have.
     pub(crate) fn is_ahead(&self) -> bool {
         self.is_cut_short()
             || self.times.is_pending()
             || self.pages_if_used().is_some_and(|pages| pages.is_dirty())
     }
 
-    /// Whether a truncation has left written blocks behind i_size.
+    /// Returns whether a truncation has left written blocks behind i_size.
     pub(crate) fn is_cut_short(&self) -> bool {
         self.cut_short.load(Ordering::Acquire)
     }
@@ -170,17 +170,17 @@ impl FileData {
         if self.is_cut_short() { Err(Error::CutShort { ino }) } else { Ok(()) }
     }
 
-    /// Whether there may be cached pages.
+    /// Returns whether there may be cached pages.
     pub(crate) fn has_pages(&self) -> bool {
         self.pages_if_used().is_some()
     }
 
-    /// The cached pages.
+    /// Returns the cached pages.
     pub(crate) fn pages(&self, cache: &Arc<PageCache>, ino: u32) -> &FileCache {
         self.pages.get_or_init(|| FileCache::new(cache, ino))
     }
 
-    /// The cached pages, if there ever were any.
+    /// Returns the cached pages, if there ever were any.
     pub(crate) fn pages_if_used(&self) -> Option<&FileCache> {
         self.pages.get().map(|pages| &**pages)
     }
@@ -192,12 +192,12 @@ impl FileData {
         }
     }
 
-    /// Blocks that the file will have for dirty pages that are not allocated yet.
+    /// Returns the blocks that the file will have for dirty pages that are not allocated yet.
     pub(crate) fn delayed_blocks(&self) -> u64 {
         self.delayed.lock().data_blocks()
     }
 
-    /// The space that is claimed for dirty pages.
+    /// Returns the space that is claimed for dirty pages.
     pub(crate) fn delayed(&self) -> MutexGuard<'_, Delayed> {
         self.delayed.lock()
     }
@@ -228,7 +228,7 @@ impl FileData {
         }
     }
 
-    /// The ticket of the flush that makes all data durable that was written so far.
+    /// Returns the ticket of the flush that makes all data durable that was written so far.
     pub(crate) fn unflushed(&self) -> Ticket {
         Ticket::from_u64(self.unflushed.load(Ordering::Acquire))
     }

@@ -85,7 +85,7 @@ impl Times {
         self.version.load(Ordering::Acquire) >> 1
     }
 
-    /// Whether there are changes that the inode does not have yet.
+    /// Returns whether there are changes that the inode does not have yet.
     pub(crate) fn is_pending(&self) -> bool {
         self.pending.load(Ordering::Acquire) != 0
     }
@@ -140,7 +140,7 @@ mod tests {
         Inode::new(12, 0o100_644, &crate::store::read_super(&device).unwrap().inode_context())
     }
 
-    /// A change; whether the file was to be noted.
+    /// Returns a change; whether the file was to be noted.
     fn change(times: &Times, clock: &Clock, mode: IVersion) -> bool {
         times.touch(clock, mode, Stamp::Now).map(|now| times.raise(now)).is_some()
     }

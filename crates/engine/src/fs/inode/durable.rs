@@ -24,8 +24,8 @@ pub(crate) struct Durable {
 }
 
 impl Durable {
-    /// Of an inode just loaded: the running transaction, or the one that commits now, may have
-    /// changed it.
+    /// Returns the state of an inode just loaded: the running transaction, or the one that commits
+    /// now, may have changed it.
     pub(crate) fn new(running: Tid) -> Self {
         let tid = u64::from(running.0);
         Self { all: AtomicU64::new(tid), data: AtomicU64::new(tid) }

@@ -70,27 +70,27 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// The namespace lock, shared.
+    /// Takes the namespace lock shared.
     pub(crate) fn share(&self) -> Shared<'_> {
         Ordered::take(Level::Namespace, self.ino.into(), || self.ns.read())
     }
 
-    /// The namespace lock, exclusive.
+    /// Takes the namespace lock exclusively.
     pub(crate) fn lock(&self) -> Exclusive<'_> {
         Ordered::take(Level::Namespace, self.ino.into(), || self.ns.write())
     }
 
-    /// The inode as it is now.
+    /// Locks the decoded inode for reading.
     pub(crate) fn state(&self) -> Ordered<RwLockReadGuard<'_, Inode>> {
         Ordered::take(Level::Inode, 0, || self.state.read())
     }
 
-    /// The inode, to change it under a handle; the caller also writes it to the table.
+    /// Locks the inode for a change under a handle. The caller also writes it to the table.
     fn state_mut(&self) -> Ordered<RwLockWriteGuard<'_, Inode>> {
         Ordered::take(Level::Inode, 0, || self.state.write())
     }
 
-    /// i_flags as they are now.
+    /// Returns i_flags as they are now.
     pub(crate) fn flags(&self) -> InodeFlags {
         InodeFlags::from_bits_retain(self.flags.load(Ordering::Acquire))
     }
@@ -101,7 +101,7 @@ impl Node {
         self.me.upgrade()
     }
 
-    /// The state of a regular file's content.
+    /// Returns the state of a regular file's content.
     pub(crate) fn file(&self) -> &FileData {
         if let Some(file) = self.file_if_used() {
             return file;
@@ -136,7 +136,8 @@ impl Node {
         inode
     }
 
-    /// Whether it has changes that the inode on disk does not have, and must stay in the table.
+    /// Returns whether it has changes that the inode on disk does not have, and must stay in the
+    /// table.
     fn is_ahead(&self) -> bool {
         self.file_if_used().is_some_and(FileData::is_ahead)
     }
@@ -158,7 +159,7 @@ impl Node {
         self.linkable.store(linkable, Ordering::Relaxed);
     }
 
-    /// Whether some of its content is cached.
+    /// Returns whether some of its content is cached.
     fn has_pages(&self) -> bool {
         self.file_if_used().is_some_and(FileData::has_pages)
     }
@@ -192,12 +193,16 @@ impl Node {
         self.state().is_dir()
     }
 
+    /// Checks that the inode is a directory.
+    ///
     /// # Errors
     /// [`Error::NotDir`] if it is none.
     pub(crate) fn check_dir(&self) -> Result<()> {
         if self.is_dir() { Ok(()) } else { Err(Error::NotDir) }
     }
 
+    /// Checks that the inode is a directory that has a name.
+    ///
     /// # Errors
     /// [`Error::NotFound`] for a directory that was removed, [`Error::NotDir`] if it is none.
     pub(crate) fn check_alive(&self) -> Result<()> {
@@ -205,6 +210,8 @@ impl Node {
         if self.state().links_count == 0 { Err(Error::NotFound) } else { Ok(()) }
     }
 
+    /// Checks that the inode may be changed at all.
+    ///
     /// # Errors
     /// [`Error::NotPermitted`] for an immutable inode.
     pub(crate) fn check_not_immutable(&self) -> Result<()> {
@@ -214,6 +221,8 @@ impl Node {
         Ok(())
     }
 
+    /// Checks that the content may be changed.
+    ///
     /// # Errors
     /// [`Error::NotPermitted`] for a file whose content a hash tree fixes.
     pub(crate) fn check_no_verity(&self) -> Result<()> {
@@ -223,6 +232,8 @@ impl Node {
         }
     }
 
+    /// Checks that the inode may be changed otherwise than by appending.
+    ///
     /// # Errors
     /// [`Error::NotPermitted`] for an immutable or append-only inode.
     pub(crate) fn check_mutable(&self) -> Result<()> {
@@ -364,7 +375,7 @@ impl Drop for NodeRef {
 }
 
 impl Fs {
-    /// The inode of this number.
+    /// Returns the inode of this number.
     ///
     /// # Errors
     /// A number that the volume does not have, an inode that breaks a rule, or one that has no name
@@ -376,7 +387,7 @@ impl Fs {
         })
     }
 
-    /// The inode of this number, which may be on the orphan list.
+    /// Returns the inode of this number, which may be on the orphan list.
     pub(crate) fn orphan_node(self: &Arc<Self>, ino: u32) -> Result<NodeRef> {
         self.nodes.get(self, ino, || self.read_inode(ino))
     }
@@ -387,7 +398,7 @@ impl Fs {
         self.nodes.find(ino)
     }
 
-    /// A node for an inode that was just taken.
+    /// Returns a node for an inode that was just taken.
     pub(crate) fn new_node(self: &Arc<Self>, inode: Inode) -> Result<NodeRef> {
         self.nodes.get(self, inode.ino, || Ok(inode))
     }

@@ -133,7 +133,7 @@ impl Node {
         })
     }
 
-    /// Whether a new owner and a new mode both change the attributes.
+    /// Returns whether a new owner and a new mode both change the attributes.
     fn has_capability_and_acl(&self, inode: &Inode) -> Result<bool> {
         let has = |name: &[u8]| match xattr::get(&self.fs, inode, name) {
             Ok(_) => Ok(true),

@@ -14,7 +14,8 @@ use std::sync::Arc;
 /// finds again which inode the path names.
 ///
 /// # Errors
-/// Those of `find` and `link`; [`Corrupt::DeadInode`] if the name leads to an inode without names.
+/// The errors of `find` and `link`; [`Corrupt::DeadInode`] if the name leads to an inode without
+/// names.
 pub(crate) fn link_found(
     find: impl Fn() -> Result<NodeRef>,
     link: impl Fn(&NodeRef) -> Result<()>,

@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 impl Fs {
-    /// The root directory.
+    /// Returns the root directory.
     pub(crate) fn root(self: &Arc<Self>) -> Result<NodeRef> {
         let root = self.node(ROOT_INO)?;
         if !root.is_dir() {

@@ -42,7 +42,7 @@ fn check_new_name(name: &[u8]) -> Result<()> {
     if is_dots(name) { Err(Error::Exists) } else { Ok(()) }
 }
 
-/// Whether another subdirectory fits in `dir`.
+/// Checks whether another subdirectory fits in `dir`.
 fn check_dir_links(fs: &Fs, dir: &Inode) -> Result<()> {
     let uncounted = fs.has_ro(RoCompat::DIR_NLINK) && fs.has(Compat::DIR_INDEX);
     if dir.links_count >= LINK_MAX && !uncounted { Err(Error::TooManyLinks) } else { Ok(()) }

@@ -14,7 +14,7 @@ fn made(mkfs: lanefs_mkfs::Options, options: OpenOptions) -> Volume {
     options.write(true).commit_interval(Duration::ZERO).open_device(Arc::new(device)).unwrap()
 }
 
-/// A file with 16 written blocks, open past the page cache.
+/// Returns a file with 16 written blocks, open past the page cache.
 fn written(volume: &Volume) -> crate::File {
     volume.write("/f", &[1; 16 * 4096]).unwrap();
     volume.sync().unwrap();

@@ -6,7 +6,7 @@ use std::fmt::{self, Write};
 use std::time::Duration;
 
 impl Stats {
-    /// All histograms by name.
+    /// Returns all histograms by name.
     pub fn histograms(&self) -> impl Iterator<Item = (&'static str, &Snapshot)> {
         let (own, journal) = (&self.times, &self.journal.times);
         [
@@ -36,7 +36,7 @@ impl Stats {
         .into_iter()
     }
 
-    /// Counters, by name: how often events happened since the volume was opened.
+    /// Returns the counters by name: how often each event happened since the volume was opened.
     pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let (counts, cache, journal) = (&self.counts, &self.cache, &self.journal);
         [
@@ -86,7 +86,7 @@ impl Stats {
         .into_iter()
     }
 
-    /// As one line of JSON: `counters` and `levels` by name, and `histograms` by name with `count`
+    /// Returns one line of JSON: `counters` and `levels` by name; `histograms` by name with `count`
     /// (runs), `timed` (those that were timed), `running` (not ended yet), `sum`, `mean`, `p50`,
     /// `p99`, `p999` and `max` in nanoseconds, and `buckets` that are not empty: first and last
     /// value, and count.

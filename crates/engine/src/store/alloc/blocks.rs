@@ -84,7 +84,7 @@ pub(crate) fn hold_for_free(store: &Store, start: u64, len: u32) -> Result<impl 
     if state.is_lost() { Ok(None) } else { Bits::read(store, group, bits, false).map(Some) }
 }
 
-/// The group of a run of blocks, and its bits there.
+/// Returns the group of a run of blocks, and its bits there.
 fn locate(store: &Store, start: u64, len: u32) -> Result<(u32, Range<usize>)> {
     let (group, bit) = store.layout().group_of_block(start)?;
     if len > store.layout().group_blocks(group)?.saturating_sub(bit) {
@@ -164,7 +164,7 @@ impl Bits {
     }
 }
 
-/// The first of `bits` that is `set` already.
+/// Returns the first of `bits` that is `set` already.
 fn find(map: &[u8], bits: Range<usize>, set: bool) -> Option<usize> {
     if set { bitmap::next_set(map, bits) } else { bitmap::next_zero(map, bits) }
 }

@@ -41,7 +41,7 @@ fn pairs(word: u64) -> u64 {
     x
 }
 
-/// The bits of `range` that lie in word `at`.
+/// Returns the bits of `range` that lie in word `at`.
 fn mask(range: &Range<u32>, at: u32) -> u64 {
     let low = range.start.saturating_sub(at * 64).min(64);
     let high = range.end.saturating_sub(at * 64).min(64);
@@ -50,7 +50,7 @@ fn mask(range: &Range<u32>, at: u32) -> u64 {
 }
 
 impl Buddy {
-    /// A group of `blocks` with none free.
+    /// Returns a group of `blocks` with none free.
     pub(super) fn full(blocks: u32) -> Self {
         let mut starts = [0; ORDERS + 1];
         for order in 0..ORDERS {
@@ -73,7 +73,7 @@ impl Buddy {
         buddy
     }
 
-    /// The same free blocks in a group of more blocks.
+    /// Returns a copy with the same free blocks in a group of more blocks.
     pub(super) fn lengthened(&self, blocks: u32) -> Self {
         let mut longer = Self::full(blocks);
         for run in self.runs() {
@@ -82,12 +82,12 @@ impl Buddy {
         longer
     }
 
-    /// Blocks of the group.
+    /// Returns the blocks of the group.
     pub(super) fn blocks(&self) -> u32 {
         self.blocks
     }
 
-    /// Free blocks.
+    /// Returns the free blocks.
     pub(super) fn free(&self) -> u32 {
         self.counts[0]
     }
@@ -153,7 +153,7 @@ impl Buddy {
         &self.words[self.starts[order] as usize..self.starts[order + 1] as usize]
     }
 
-    /// The first set bit of an order in `range`.
+    /// Returns the first set bit of an order in `range`.
     fn next(&self, order: u32, range: Range<u32>) -> Option<u32> {
         let words = self.order(order);
         let mut at = range.start;
@@ -167,7 +167,7 @@ impl Buddy {
         None
     }
 
-    /// How many blocks from `from` on are free, at most `max`.
+    /// Returns how many blocks from `from` on are free, at most `max`.
     pub(super) fn run_at(&self, from: u32, max: u32) -> u32 {
         let end = from.saturating_add(max).min(self.blocks);
         let mut at = from;
@@ -181,7 +181,7 @@ impl Buddy {
         end.saturating_sub(from)
     }
 
-    /// How many blocks before `to` are free, at most `max`.
+    /// Returns how many blocks before `to` are free, at most `max`.
     fn run_before(&self, to: u32, max: u32) -> u32 {
         let start = to.saturating_sub(max);
         let mut end = to;
@@ -196,7 +196,7 @@ impl Buddy {
         to - start
     }
 
-    /// All runs of free blocks, in order.
+    /// Returns all runs of free blocks, in order.
     pub(super) fn runs(&self) -> Vec<Range<u32>> {
         let mut runs = Vec::new();
         let mut at = 0;

@@ -51,7 +51,7 @@ impl Group {
     /// no error.
     ///
     /// # Errors
-    /// Those of a journal that has ended.
+    /// The errors of a journal that has ended.
     pub(super) fn load(&mut self, store: &Store, group: u32) -> Result<()> {
         if !self.is_unread() {
             return Ok(());
@@ -91,18 +91,18 @@ impl Group {
         Ok(())
     }
 
-    /// Whether its bitmap is damaged.
+    /// Returns whether its bitmap is damaged.
     pub(super) fn is_lost(&self) -> bool {
         matches!(self.blocks, Blocks::Lost)
     }
 
-    /// Whether the bitmap was never read.
+    /// Returns whether the bitmap was never read.
     pub(super) fn is_unread(&self) -> bool {
         matches!(self.blocks, Blocks::Unread)
     }
 
-    /// Whether the group may have a free run of `order`: by the descriptor, if the bitmap was never
-    /// read.
+    /// Returns whether the group may have a free run of `order`: by the descriptor, if the bitmap
+    /// was never read.
     pub(super) fn may_have(&mut self, store: &Store, group: u32, order: u32) -> Result<bool> {
         if self.is_unread() {
             let top = match read_desc(store, group) {
@@ -140,7 +140,7 @@ impl Group {
         }
     }
 
-    /// The free blocks, at most `want`, that begin right at `bit`.
+    /// Returns the free blocks, at most `want`, that begin right at `bit`.
     pub(super) fn find_at(&self, bit: u32, want: u32) -> Range<u32> {
         match &self.blocks {
             Blocks::Some(buddy) => bit..bit + buddy.run_at(bit, want),
@@ -159,7 +159,7 @@ impl Group {
         }
     }
 
-    /// Free blocks.
+    /// Returns the free blocks.
     #[cfg(test)]
     pub(super) fn free(&self) -> u32 {
         match &self.blocks {
@@ -168,7 +168,7 @@ impl Group {
         }
     }
 
-    /// All runs of free blocks, in order.
+    /// Returns all runs of free blocks, in order.
     pub(super) fn free_runs(&self) -> Vec<Range<u32>> {
         match &self.blocks {
             Blocks::Some(buddy) => buddy.runs(),
@@ -176,7 +176,7 @@ impl Group {
         }
     }
 
-    /// Where to search when the caller has no goal in this group.
+    /// Returns where to search when the caller has no goal in this group.
     pub(super) fn next(&self) -> u32 {
         self.next
     }
@@ -203,13 +203,14 @@ impl Group {
     }
 }
 
-/// Whether a structure of the volume broke a rule; other structures may be intact. A failure of the
-/// device is no damage: the next attempt may succeed, and the caller gets the error.
+/// Returns whether a structure of the volume broke a rule; other structures may be intact. A
+/// failure of the device is no damage: the next attempt may succeed, and the caller gets the error.
 pub(super) fn is_damage(e: &Error) -> bool {
     matches!(e, Error::Format(_) | Error::Corrupt(_) | Error::Journal(JournalError::BlockOutOfRange { .. }))
 }
 
-/// Whether `flag` says that a bitmap was never written. The flags count only with checksums.
+/// Returns whether `flag` says that a bitmap was never written. The flags count only with
+/// checksums.
 pub(super) fn uninit(store: &Store, desc: &GroupDesc, flag: GroupFlags) -> bool {
     store.has_group_checksums() && desc.flags.contains(flag)
 }
@@ -240,12 +241,12 @@ impl HeldDesc {
     }
 }
 
-/// The descriptor of `group`, checked.
+/// Returns the descriptor of `group`, checked.
 pub(crate) fn read_desc(store: &Store, group: u32) -> Result<GroupDesc> {
     Ok(HeldDesc::read(store, group)?.desc)
 }
 
-/// The block bitmap of `group`, its checksum verified once after each load.
+/// Returns the block bitmap of `group`, its checksum verified once after each load.
 pub(super) fn read_block_bitmap(store: &Store, group: u32, desc: &GroupDesc) -> Result<Buffer> {
     let buffer = store.journal.read(desc.block_bitmap)?;
     if !buffer.verified(kind::BLOCK_BITMAP) {
@@ -299,7 +300,7 @@ pub(super) fn initial_block_bitmap(store: &Store, group: u32) -> Result<Vec<u8>>
     Ok(map)
 }
 
-/// The fixed metadata that lies in `group`, as bits of its bitmap.
+/// Returns the fixed metadata that lies in `group`, as bits of its bitmap.
 fn zones_of(store: &Store, group: u32) -> Result<impl Iterator<Item = (Range<usize>, Zone)> + '_> {
     let first = store.layout().group_first_block(group)?;
     let end = first + u64::from(store.layout().group_blocks(group)?);

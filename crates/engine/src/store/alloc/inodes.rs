@@ -99,7 +99,7 @@ pub(crate) fn hold_inode(store: &Store, ino: u32) -> Result<impl Sized + use<>> 
     read_used(store, ino, group, index)
 }
 
-/// The descriptor and the inode bitmap of a group in which inode `ino` is used.
+/// Returns the descriptor and the inode bitmap of a group in which inode `ino` is used.
 fn read_used(store: &Store, ino: u32, group: u32, index: u32) -> Result<(HeldDesc, Buffer)> {
     let free = || Error::from(Corrupt::InodeDoubleFree { ino, group });
     let held = HeldDesc::read(store, group)?;
@@ -232,7 +232,7 @@ fn check_unused(store: &Store, desc: &GroupDesc, ino: u32, table: &TableBlock) -
     }
 }
 
-/// How many slots of a group's table may hold an inode; the others were never used.
+/// Returns how many slots of a group's table may hold an inode; the others were never used.
 fn used_slots(store: &Store, desc: &GroupDesc) -> u32 {
     let unused = match uninit(store, desc, GroupFlags::INODE_UNINIT) {
         true => store.layout().inodes_per_group(),
@@ -263,7 +263,7 @@ fn read_inode_bitmap(store: &Store, group: u32, desc: &GroupDesc) -> Result<Buff
     Ok(buffer)
 }
 
-/// The inodes of `group` that its bitmap has as used.
+/// Returns the inodes of `group` that its bitmap has as used.
 pub(crate) fn used_inodes(store: &Store, group: u32) -> Result<Vec<u32>> {
     let _state = store.alloc.lock_group(group);
     let desc = read_desc(store, group)?;
@@ -301,8 +301,8 @@ fn crowd(store: &Store, group: u32) -> Result<(u32, u64, u64, u64)> {
     Ok((first, inodes, blocks, dirs))
 }
 
-/// Orlov for a directory of the root: the flex group with the fewest directories among those
-/// with at least the average of free inodes and blocks.
+/// Chooses by Orlov, for a directory of the root, the flex group with the fewest directories among
+/// those with at least the average of free inodes and blocks.
 fn least_crowded(store: &Store, spread: u32) -> Result<u32> {
     let (groups, flex) = (store.layout().group_count(), store.layout().groups_per_flex().max(1));
     let flexes = groups.div_ceil(flex);
@@ -320,8 +320,8 @@ fn least_crowded(store: &Store, spread: u32) -> Result<u32> {
     Ok(best.map_or(start * flex, |(_, group)| group))
 }
 
-/// Orlov for other directories: the parent's flex group unless it is crowded, else the next one
-/// that is not.
+/// Chooses by Orlov, for other directories, the parent's flex group unless it is crowded, else the
+/// next one that is not.
 fn near_parent(store: &Store, parent: u32) -> Result<u32> {
     let (groups, flex) = (store.layout().group_count(), store.layout().groups_per_flex().max(1));
     let per_flex = u64::from(store.layout().inodes_per_group()) * u64::from(flex);
@@ -341,7 +341,7 @@ fn near_parent(store: &Store, parent: u32) -> Result<u32> {
     Ok(parent)
 }
 
-/// Free inodes and blocks of an average flex group.
+/// Returns the free inodes and blocks of an average flex group.
 fn averages(store: &Store) -> (u64, u64) {
     let flexes = u64::from(store.layout().group_count().div_ceil(store.layout().groups_per_flex().max(1)));
     (store.alloc.free_inodes() / flexes, store.alloc.free_blocks() / flexes)

@@ -25,7 +25,7 @@ impl Lanes {
         Self { volume: VOLUMES.fetch_add(1, Relaxed), next: AtomicU32::new(0) }
     }
 
-    /// This thread's lane.
+    /// Returns this thread's lane.
     pub(super) fn mine(&self) -> u32 {
         LANE.with(|lane| {
             if lane.get().0 != self.volume {

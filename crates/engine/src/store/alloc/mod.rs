@@ -107,23 +107,23 @@ impl Alloc {
         self.space.free().saturating_add(self.freeing.load(Relaxed))
     }
 
-    /// Whether blocks are claimed for data that is not allocated yet, or are about to be used for
-    /// it.
+    /// Returns whether blocks are claimed for data that is not allocated yet, or are about to be
+    /// used for it.
     pub(crate) fn has_claims(&self) -> bool {
         self.space.is_promised()
     }
 
-    /// How often blocks became available again.
+    /// Returns how often blocks became available again.
     pub(crate) fn returns(&self) -> u64 {
         self.space.returns()
     }
 
-    /// Whether the freeing of blocks has not committed yet.
+    /// Returns whether the freeing of blocks has not committed yet.
     pub(crate) fn is_freeing(&self) -> bool {
         self.freeing.load(Acquire) > 0
     }
 
-    /// Inodes that can still be taken.
+    /// Returns the inodes that can still be taken.
     pub(crate) fn free_inodes(&self) -> u64 {
         self.free_inodes.load(Relaxed)
     }

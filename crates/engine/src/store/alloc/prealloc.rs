@@ -90,7 +90,7 @@ pub(crate) struct Spot {
 }
 
 impl FileAlloc {
-    /// Of a file that has no blocks preallocated.
+    /// Returns the state of a file that has no blocks preallocated.
     pub(crate) const fn new() -> Self {
         Self { pieces: OnceLock::new() }
     }
@@ -102,7 +102,7 @@ impl FileAlloc {
         }
     }
 
-    /// Blocks that are preallocated.
+    /// Returns the blocks that are preallocated.
     #[cfg(test)]
     pub(crate) fn blocks(&self) -> u64 {
         self.pieces.get().map_or(0, |p| lock(p).list.iter().map(|p| u64::from(p.run.len())).sum())
@@ -188,7 +188,7 @@ impl Registry {
 /// With a `claim`, which has at least one block, as many blocks of it are spent.
 ///
 /// # Errors
-/// Those of [`reserve`](super::reserve); with a claim, those of
+/// The errors of [`reserve`](super::reserve); with a claim, those of
 /// [`reserve_claimed`](super::reserve_claimed).
 pub(crate) fn reserve_at(
     store: &Store,

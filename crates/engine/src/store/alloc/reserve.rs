@@ -30,12 +30,12 @@ pub(crate) struct Reserved {
 }
 
 impl Reserved {
-    /// First block.
+    /// Returns the first block.
     pub(crate) fn start(&self) -> u64 {
         self.start
     }
 
-    /// Number of blocks: at least 1, except after a split.
+    /// Returns the number of blocks: at least 1, except after a split.
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
@@ -48,7 +48,7 @@ impl Reserved {
         Reserved { alloc: Arc::clone(&self.alloc), start, len }
     }
 
-    /// The counts of its volume's blocks.
+    /// Returns the counts of its volume's blocks.
     pub(super) fn space(&self) -> &Space {
         &self.alloc.space
     }
@@ -148,12 +148,12 @@ pub(crate) fn keeping_reserved<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
-/// Blocks that this thread must leave, because its user may not use them.
+/// Returns the blocks that this thread must leave, because its user may not use them.
 pub(super) fn keep(store: &Store) -> u64 {
     if store.use_reserved && !KEEPS.get() { 0 } else { store.reserved_blocks() }
 }
 
-/// Blocks that this thread can take now.
+/// Returns the blocks that this thread can take now.
 pub(super) fn available(store: &Store) -> u64 {
     store.alloc.free_blocks().saturating_sub(keep(store))
 }
@@ -168,13 +168,13 @@ pub(super) enum Goal {
 }
 
 impl Goal {
-    /// At `block`, or anywhere if there is no such block.
+    /// Returns a goal at `block`, or anywhere if there is no such block.
     pub(super) fn at(store: &Store, block: u64) -> Self {
         store.layout().group_of_block(block).map_or(Goal::Group(0), |(group, bit)| Goal::At(group, bit))
     }
 
-    /// Where this thread begins a file whose inode is in `group`: each thread has a group of its
-    /// own, near the inode's.
+    /// Returns where this thread begins a file whose inode is in `group`: each thread has a group
+    /// of its own, near the inode's.
     pub(super) fn stream(store: &Store, group: u32) -> Self {
         let near = store.layout().groups_per_flex().max(8);
         let base = group / near * near;

@@ -38,8 +38,8 @@ impl Space {
         self.available.load(Relaxed)
     }
 
-    /// Whether blocks are claimed, or held by anything but the files' preallocations. After a
-    /// `false`, all blocks that were promised before and are not used are available again.
+    /// Returns whether blocks are claimed, or held by anything but the files' preallocations. After
+    /// a `false`, all blocks that were promised before and are not used are available again.
     pub(super) fn is_promised(&self) -> bool {
         self.claimed.load(Acquire) > 0 || self.held.load(Acquire) > self.spare.load(Relaxed)
     }
@@ -49,7 +49,7 @@ impl Space {
         self.available.store(n, Relaxed);
     }
 
-    /// Blocks that the bitmaps on disk have as free, once every freeing has committed.
+    /// Returns the blocks that the bitmaps on disk have as free, once every freeing has committed.
     pub(super) fn free_on_disk(&self) -> u64 {
         self.available().saturating_add(self.claimed.load(Relaxed)).saturating_add(self.held.load(Relaxed))
     }
@@ -64,7 +64,7 @@ impl Space {
         taken
     }
 
-    /// Available blocks, and those that preallocations would give back.
+    /// Returns the available blocks, and those that preallocations would give back.
     pub(super) fn free(&self) -> u64 {
         self.available().saturating_add(self.spare.load(Relaxed))
     }
@@ -93,8 +93,8 @@ impl Space {
         self.give_back(n);
     }
 
-    /// How often blocks became available again: an operation that found none may find some if this
-    /// has changed since it began.
+    /// Returns how often blocks became available again: an operation that found none may find some
+    /// if this has changed since it began.
     pub(super) fn returns(&self) -> u64 {
         self.returns.load(Acquire)
     }
@@ -146,7 +146,7 @@ impl Claim {
         alloc.space.claim(blocks, keep).then(|| Self { alloc: Arc::clone(alloc), blocks })
     }
 
-    /// Blocks that are left of the claim.
+    /// Returns the blocks that are left of the claim.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks
     }

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-/// A volume of blocks of 1 KiB: groups of 8 MiB.
+/// Returns a volume of blocks of 1 KiB: groups of 8 MiB.
 fn volume(mib: usize) -> Arc<Fs> {
     let device = Arc::new(MemDevice::new(mib << 20));
     let options = lanefs_mkfs::Options { block_size: Some(1024), ..Default::default() };
@@ -27,7 +27,7 @@ fn open(device: Arc<MemDevice>) -> Arc<Fs> {
     Fs::open(device, OpenOptions::new().write(true).commit_interval(Duration::ZERO)).unwrap()
 }
 
-/// The free blocks of all groups in core.
+/// Returns the free blocks of all groups in core.
 fn free_in_core(fs: &Fs) -> u64 {
     let free = |group| {
         let mut state = fs.alloc.lock_group(group).unwrap();
@@ -37,7 +37,7 @@ fn free_in_core(fs: &Fs) -> u64 {
     (0..fs.layout().group_count()).map(free).sum()
 }
 
-/// Whether no two runs have a block in common.
+/// Returns whether no two runs have a block in common.
 fn disjoint(runs: &[Reserved]) -> bool {
     let mut ranges: Vec<(u64, u64)> =
         runs.iter().map(|r| (r.start(), r.start() + u64::from(r.len()))).collect();
@@ -329,7 +329,7 @@ fn a_volume_that_lies_about_its_free_blocks() {
     assert!(matches!(e, Error::NoSpace) && blocks(&runs) == all);
 }
 
-/// The 16 KiB pieces of a file, in a random order.
+/// Returns the 16 KiB pieces of a file, in a random order.
 fn scattered(rng: &mut StdRng, file: u32) -> Vec<u32> {
     let mut places: Vec<u32> = (0..file / 16).map(|i| i * 16).collect();
     places.shuffle(rng);

@@ -31,6 +31,8 @@ pub(super) struct Dir<'a> {
 }
 
 impl<'a> Dir<'a> {
+    /// Prepares to read the blocks of a directory.
+    ///
     /// # Errors
     /// [`Error::NotSupported`] for features that lanefs does not read; an i_size that no directory
     /// has.
@@ -68,7 +70,7 @@ impl<'a> Dir<'a> {
         &self.store.dirs().layout
     }
 
-    /// Whether names are found through an index.
+    /// Returns whether names are found through an index.
     pub(super) fn indexed(&self) -> bool {
         self.params().index && self.inode.flags.contains(InodeFlags::INDEX)
     }
@@ -92,7 +94,7 @@ impl<'a> Dir<'a> {
         })
     }
 
-    /// Block 0 as the root of an index.
+    /// Reads block 0 as the root of an index.
     pub(super) fn root(&self) -> Result<(Buffer, DxRootInfo)> {
         let block = self.locate(0)?;
         let max_levels = self.params().max_levels;
@@ -108,7 +110,7 @@ impl<'a> Dir<'a> {
         Ok((buffer, info))
     }
 
-    /// Block `lblk` as a node of an index.
+    /// Reads block `lblk` as a node of an index.
     pub(super) fn node(&self, lblk: u32) -> Result<Buffer> {
         let block = self.locate(lblk)?;
         self.store.file_block(block, kind::DX_NODE, |bytes| {

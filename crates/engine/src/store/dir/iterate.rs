@@ -62,7 +62,7 @@ pub(crate) fn read_dir(store: &Store, inode: &Inode, cookie: u64, each: &mut Eac
     Ok(())
 }
 
-/// Whether a directory has no names but the dots.
+/// Returns whether a directory has no names but the dots.
 ///
 /// # Errors
 /// As [`read_dir`]; a first block without dots.

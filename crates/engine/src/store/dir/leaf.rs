@@ -101,7 +101,7 @@ pub(super) fn take(block: &mut [u8], layout: &DirLayout, hit: &Hit) -> Result<()
     Ok(())
 }
 
-/// Whether the place still holds `name`, reached from the entry before it.
+/// Returns whether the place still holds `name`, reached from the entry before it.
 pub(super) fn holds(block: &[u8], layout: &DirLayout, hit: &Hit, name: &[u8]) -> bool {
     let at = |offset| Dirent::parse_bounds(block, offset, layout);
     let reached = match hit.before {

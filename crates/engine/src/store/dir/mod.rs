@@ -9,8 +9,8 @@
 //! it: a directory that grows claims all blocks that it will need before it takes the first.
 //!
 //! Hazards:
-//! - [`Slot`] and [`FoundEntry`] remember a place in a block. They are valid while the namespace lock
-//!   under which they were made is held and the directory has not changed since.
+//! - [`Slot`] and [`FoundEntry`] remember a place in a block. They are valid while the namespace
+//!   lock under which they were made is held and the directory has not changed since.
 //! - No thread locks a buffer while it holds the lock of another: in a hostile index that names one
 //!   block twice, it would wait for itself.
 
@@ -56,7 +56,7 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// Blocks that [`insert`] changes at most, without the directory's inode.
+    /// Returns the blocks that [`insert`] changes at most, without the directory's inode.
     pub(crate) fn credits(&self, store: &Store, inode: &Inode) -> u32 {
         if self.room.is_some() {
             return 1;
@@ -80,6 +80,8 @@ pub(crate) enum Lookup {
 }
 
 impl Lookup {
+    /// Returns the place for a new name.
+    ///
     /// # Errors
     /// [`Error::Exists`] if the name is there.
     pub(crate) fn vacant(self) -> Result<Slot> {
@@ -89,6 +91,8 @@ impl Lookup {
         }
     }
 
+    /// Returns the entry of the name.
+    ///
     /// # Errors
     /// [`Error::NotFound`] if the name is not there.
     pub(crate) fn found(self) -> Result<FoundEntry> {
@@ -114,7 +118,7 @@ pub(crate) fn find(store: &Store, inode: &Inode, name: &[u8]) -> Result<Lookup> 
 /// Looks up `name`.
 ///
 /// # Errors
-/// Those of [`find`].
+/// The errors of [`find`].
 pub(crate) fn lookup(store: &Store, inode: &Inode, name: &[u8]) -> Result<Option<FoundEntry>> {
     match find(store, inode, name)? {
         Lookup::Found(found) => Ok(Some(found)),
@@ -235,7 +239,7 @@ impl<'a> NewEntry<'a> {
         rec_len(self.name.len())
     }
 
-    /// The entry at `offset` of a block, where it spans `rec_len` bytes.
+    /// Returns the entry at `offset` of a block, where it spans `rec_len` bytes.
     fn at(&self, offset: usize, rec_len: usize) -> Dirent<'a> {
         let file_type = Some(self.file_type);
         Dirent { offset, inode: self.child, rec_len, file_type, name: self.name }
@@ -268,7 +272,7 @@ fn find_in_leaf(
     Ok(None)
 }
 
-/// Whether a directory was removed. A process may still have it open; it has no entries.
+/// Returns whether a directory was removed. A process may still have it open; it has no entries.
 fn is_gone(inode: &Inode) -> bool {
     inode.links_count == 0 && inode.size == 0
 }

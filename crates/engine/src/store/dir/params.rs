@@ -38,7 +38,7 @@ impl DirParams {
         }
     }
 
-    /// The largest i_size of a directory, in bytes.
+    /// Returns the largest i_size of a directory, in bytes.
     pub(crate) fn max_size(&self) -> u64 {
         let block_size = self.layout.block_size as u64;
         // Without large_dir, the upper half of i_size is another field in directories.

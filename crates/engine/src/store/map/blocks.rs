@@ -11,10 +11,10 @@ use std::ops::Range;
 
 /// Reading the blocks of a map.
 pub(crate) trait ReadBlocks {
-    /// Bytes of a block.
+    /// Returns the bytes of a block.
     fn block_size(&self) -> usize;
 
-    /// The blocks of the volume.
+    /// Returns the blocks of the volume.
     fn limits(&self) -> Range<u64>;
 
     /// Runs `f` on the bytes of `block`. Calls `verify` once after each load of the block; `kind`
@@ -46,13 +46,13 @@ pub(crate) trait ChangeBlocks: ReadBlocks {
     /// Frees blocks, all of one group.
     fn free(&mut self, start: u64, len: u32, kind: BlockKind) -> Result<()>;
 
-    /// The first block of the group that `block` belongs to.
+    /// Returns the first block of the group that `block` belongs to.
     fn group_start(&self, block: u64) -> u64;
 
-    /// The longest run whose freeing costs one credit besides bitmap and descriptor.
+    /// Returns the longest run whose freeing costs one credit besides bitmap and descriptor.
     fn run_of(&self, kind: BlockKind) -> u32;
 
-    /// Whether the transaction has `credits` left, or gets them now without waiting.
+    /// Returns whether the transaction has `credits` left, or gets them now without waiting.
     fn room(&mut self, credits: u32) -> Result<bool>;
 
     /// Returns how much was changed so far: see [`Txn::mark`].

@@ -48,7 +48,7 @@ pub(crate) enum Mapping {
 }
 
 impl Mapping {
-    /// Length in blocks.
+    /// Returns the length in blocks.
     pub(crate) fn len(&self) -> u32 {
         match *self {
             Mapping::Hole { len, .. } | Mapping::Mapped { len, .. } => len,
@@ -68,13 +68,14 @@ pub(crate) enum Progress {
 }
 
 impl Progress {
-    /// Whether the whole range is done.
+    /// Returns whether the whole range is done.
     pub(crate) fn is_done(&self) -> bool {
         matches!(self, Self::Done)
     }
 }
 
-/// The longest run for one [`insert`], so that its credits fit in a transaction of a small journal.
+/// Returns the longest run for one [`insert`], so that its credits fit in a transaction of a small
+/// journal.
 pub(crate) fn max_run(store: &Store, inode: &Inode) -> u32 {
     match has_extents(inode) {
         true => MAX_UNWRITTEN_LEN,
@@ -82,7 +83,7 @@ pub(crate) fn max_run(store: &Store, inode: &Inode) -> u32 {
     }
 }
 
-/// The number of logical blocks that the map of an inode with these flags can hold.
+/// Returns the number of logical blocks that the map of an inode with these flags can hold.
 pub(crate) fn max_blocks(store: &Store, flags: InodeFlags) -> u32 {
     match flags.contains(InodeFlags::EXTENTS) {
         true => MAX_BLOCKS,
@@ -90,14 +91,14 @@ pub(crate) fn max_blocks(store: &Store, flags: InodeFlags) -> u32 {
     }
 }
 
-/// Whether `i_block` is a map: not a device number, nor the target of a symbolic link.
+/// Returns whether `i_block` is a map: not a device number, nor the target of a symbolic link.
 pub(crate) fn has_map(store: &Store, inode: &Inode) -> bool {
     inode.is_regular()
         || inode.is_dir()
         || inode.is_symlink() && inode.fast_symlink(&store.inode_ctx).is_none()
 }
 
-/// Whether the map is empty: looks at `i_block` alone.
+/// Returns whether the map is empty: looks at `i_block` alone.
 pub(crate) fn is_empty(inode: &Inode) -> bool {
     match has_extents(inode) {
         true => inode.i_block == empty_root(),
@@ -251,8 +252,8 @@ pub(crate) fn alloc_append(txn: &mut Txn<'_>, inode: &mut Inode, lblk: u32) -> R
 /// them again if that fails.
 ///
 /// # Errors
-/// Those of [`insert`], with nothing changed since `before`, unless it failed in the middle of a
-/// change of the map.
+/// The errors of [`insert`], with nothing changed since `before`, unless it failed in the middle of
+/// a change of the map.
 pub(crate) fn insert_or_free(txn: &mut Txn<'_>, inode: &mut Inode, new: Extent, before: Mark) -> Result<()> {
     let taken = txn.mark();
     let inserted = insert(txn, inode, new);
@@ -263,7 +264,7 @@ pub(crate) fn insert_or_free(txn: &mut Txn<'_>, inode: &mut Inode, new: Extent, 
     inserted
 }
 
-/// The largest i_size that the map of an inode with these flags allows.
+/// Returns the largest i_size that the map of an inode with these flags allows.
 pub(crate) fn max_size(store: &Store, flags: InodeFlags) -> u64 {
     u64::from(max_blocks(store, flags)) * u64::from(store.block_size)
 }
@@ -289,8 +290,8 @@ pub(crate) fn goal(store: &Store, inode: &Inode, lblk: u32) -> Result<u64> {
     Ok(store.layout().group_first_block(group)?)
 }
 
-/// Blocks for the map itself that an [`insert`] of `len` blocks at `lblk` may take, after `before`
-/// other inserts.
+/// Returns the blocks for the map itself that an [`insert`] of `len` blocks at `lblk` may take,
+/// after `before` other inserts.
 pub(crate) fn insert_blocks(
     store: &Store,
     inode: &Inode,
@@ -311,8 +312,8 @@ pub(crate) fn insert_blocks(
     }
 }
 
-/// Blocks for the map as [`insert_blocks`] counts them, but of the tree as it is: other threads
-/// that map blocks of the file meanwhile may leave this thread without space for the map.
+/// Returns the blocks for the map as [`insert_blocks`] counts them, but of the tree as it is: other
+/// threads that map blocks of the file meanwhile may leave this thread without space for the map.
 pub(crate) fn insert_blocks_now(
     store: &Store,
     inode: &Inode,
@@ -326,8 +327,8 @@ pub(crate) fn insert_blocks_now(
     }
 }
 
-/// Credits of an [`insert`] of `len` blocks, or of a [`convert`], without the inode and the bitmaps
-/// of the data.
+/// Returns the credits of an [`insert`] of `len` blocks, or of a [`convert`], without the inode and
+/// the bitmaps of the data.
 pub(crate) fn insert_credits(store: &Store, inode: &Inode, len: u32) -> u32 {
     match has_extents(inode) {
         true => extent::insert_credits(depth(inode)),
@@ -335,7 +336,7 @@ pub(crate) fn insert_credits(store: &Store, inode: &Inode, len: u32) -> u32 {
     }
 }
 
-/// Credits with which [`remove`] always makes progress, without the inode.
+/// Returns the credits with which [`remove`] always makes progress, without the inode.
 pub(crate) fn remove_credits(inode: &Inode) -> u32 {
     match has_extents(inode) {
         true => extent::remove_credits(depth(inode)),
@@ -392,7 +393,7 @@ pub(crate) fn tree_width(store: &Store, inode: &Inode) -> Option<TreeWidth> {
     has_extents(inode).then(|| TreeWidth { levels: depth(inode).into(), root, each, added: 0 })
 }
 
-/// Whether the map is an extent tree.
+/// Returns whether the map is an extent tree.
 pub(crate) fn is_tree(inode: &Inode) -> bool {
     has_extents(inode)
 }
@@ -401,7 +402,7 @@ fn has_extents(inode: &Inode) -> bool {
     inode.flags.contains(InodeFlags::EXTENTS)
 }
 
-/// The depth of the tree. Reading a damaged tree finds a wrong one.
+/// Returns the depth of the tree. Reading a damaged tree finds a wrong one.
 fn depth(inode: &Inode) -> u16 {
     let depth = u16::from_le_bytes([inode.i_block[6], inode.i_block[7]]);
     depth.min(lanefs_format::extent::MAX_DEPTH)

@@ -36,7 +36,7 @@ impl Orphans {
         self.list.chain(ino)
     }
 
-    /// Whether nothing is left for recovery to finish.
+    /// Returns whether nothing is left for recovery to finish.
     pub(crate) fn is_empty(&self) -> bool {
         self.list.is_empty() && self.file.get().is_none_or(OrphanFile::is_empty)
     }

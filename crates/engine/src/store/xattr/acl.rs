@@ -65,7 +65,8 @@ pub(super) fn remove(txn: &mut Txn<'_>, inode: &mut Inode, name: Name<'_>) -> Re
     change(txn, inode, name, None, SetXattr::Any)
 }
 
-/// Symbolic links have no ACL, and no inode where ACLs do not count.
+/// Checks that the inode can have an ACL: symbolic links have none, and no inode where ACLs do not
+/// count.
 fn check_allowed(store: &Store, inode: &Inode) -> Result<()> {
     if !store.acl {
         return Err(Error::NotSupported("ACLs of a volume that was opened with noacl".into()));

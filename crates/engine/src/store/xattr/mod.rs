@@ -120,8 +120,8 @@ pub(crate) fn hold_for_free(store: &Store, inode: &Inode) -> Result<impl Sized +
     block::hold_for_free(store, inode)
 }
 
-/// Whether `name` is a `user.` attribute of an inode that can have none: only files and directories
-/// can.
+/// Returns whether `name` is a `user.` attribute of an inode that can have none: only files and
+/// directories can.
 fn refuses_user(inode: &Inode, name: &[u8]) -> bool {
     name.starts_with(b"user.") && !inode.is_regular() && !inode.is_dir()
 }
@@ -131,7 +131,7 @@ fn in_inode(inode: &Inode) -> Result<Vec<Attr<'_>>> {
         .map_err(|source| XattrError::Inode { ino: inode.ino, source }.into())
 }
 
-/// The stored bytes of one attribute.
+/// Returns the stored bytes of one attribute.
 fn find(store: &Store, inode: &Inode, name: Name<'_>) -> Result<Option<Vec<u8>>> {
     if let Some(attr) = in_inode(inode)?.iter().find(|a| a.name == name) {
         return value_of(store, inode.ino, attr).map(Some);
@@ -227,12 +227,12 @@ fn change(
     Ok(())
 }
 
-/// Bytes that the inode has for attributes.
+/// Returns the bytes that the inode has for attributes.
 fn room(inode: &Inode) -> usize {
     inode.xattr_area.len()
 }
 
-/// `list` with `name` replaced in its place or appended, or without it.
+/// Returns `list` with `name` replaced in its place or appended, or without it.
 fn edited<'a>(list: &[Attr<'a>], name: Name<'_>, new: Option<Attr<'a>>) -> Vec<Attr<'a>> {
     let mut list = list.to_vec();
     match (new, list.iter().position(|a| a.name == name)) {

@@ -92,7 +92,7 @@ const CHANGES: [(&str, Change); 9] = [
 
 const OLD: [u8; 8192] = [7; 8192];
 
-/// A volume with a file, which is open and in the cache.
+/// Returns a volume with a file, which is open and in the cache.
 fn with_file(device: &Arc<Waiting>) -> (Volume, File) {
     let volume = open(device);
     volume.write("/f", &OLD).unwrap();

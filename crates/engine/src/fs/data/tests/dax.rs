@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 const BLOCK: usize = 4096;
 
-/// A volume in a file of memory, and one in a file of a disk.
+/// Returns a volume in a file of memory, and one in a file of a disk.
 fn volumes() -> Vec<(TempDir, PathBuf)> {
     let dirs = [tempfile::tempdir_in("/dev/shm").unwrap(), tempfile::tempdir().unwrap()];
     dirs.into_iter()

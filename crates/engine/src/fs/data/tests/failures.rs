@@ -7,8 +7,8 @@ use lanefs_sim::FailingDevice;
 
 type Device = Arc<FailingDevice<MemDevice>>;
 
-/// A volume with the empty files "a" and "b", without a timer, on a device that can be made to
-/// fail.
+/// Returns a volume with the empty files "a" and "b", without a timer, on a device that can be made
+/// to fail.
 fn volume(options: OpenOptions) -> (Device, OpenOptions, Arc<Fs>, [NodeRef; 2]) {
     volume_in(&Image::new("16M", KINDS[0]), options.commit_interval(Duration::ZERO))
 }

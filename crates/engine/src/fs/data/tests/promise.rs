@@ -7,8 +7,8 @@ const BLOCK: usize = 1024;
 /// Entries of a full node of the extent tree.
 const FULL: usize = 84;
 
-/// A file of four unwritten extents, as many as its inode has room for, on a volume without a free
-/// block.
+/// Returns a file of four unwritten extents, as many as its inode has room for, on a volume without
+/// a free block.
 fn full() -> (Image, Arc<Fs>, NodeRef, Vec<alloc::Reserved>) {
     let image = Image::new("8M", KINDS[1]);
     let (ino, other) = (image.file("a"), image.file("full"));

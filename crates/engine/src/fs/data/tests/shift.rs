@@ -13,7 +13,7 @@ const BLOCK: u64 = 1024;
 /// Blocks of the file, every other one a hole.
 const N: u64 = 48_000;
 
-/// The numbers in the file, by the blocks where they lie.
+/// Returns the numbers in the file, by the blocks where they lie.
 fn numbers(node: &NodeRef) -> Vec<(u64, u64)> {
     let content = all(node);
     let number = |bytes: &[u8]| u64::from_le_bytes(*bytes.first_chunk().unwrap());

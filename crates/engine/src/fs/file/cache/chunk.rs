@@ -106,7 +106,7 @@ impl Chunk {
         }
     }
 
-    /// Whether any page was used since the clock's hand last passed.
+    /// Returns whether any page was used since the clock's hand last passed.
     pub(super) fn is_referenced(&self) -> bool {
         self.referenced.load(Ordering::Relaxed) != 0
     }
@@ -116,17 +116,17 @@ impl Chunk {
         std::mem::take(self.referenced.get_mut())
     }
 
-    /// Blocks whose pages must not be evicted.
+    /// Returns the blocks whose pages must not be evicted.
     pub(super) fn busy(&self) -> u64 {
         self.dirty | self.writeback
     }
 
-    /// Whether there is neither a page nor a writeback.
+    /// Returns whether there is neither a page nor a writeback.
     pub(super) fn is_empty(&self) -> bool {
         self.uptodate == 0 && self.writeback == 0
     }
 
-    /// Pages that may be evicted.
+    /// Returns the pages that may be evicted.
     pub(super) fn evictable(&self, geo: Geometry) -> u16 {
         if self.uptodate & !self.busy() == 0 {
             return 0;

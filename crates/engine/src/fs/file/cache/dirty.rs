@@ -23,7 +23,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// A tenth, a fifth and two fifths of `bound` bytes.
+    /// Returns the limits for a cache of `bound` bytes: a tenth, a fifth and two fifths of it.
     pub(crate) fn of(bound: u64) -> Self {
         Self { background: bound / 10, throttle: bound / 5, stop: bound / 5 * 2 }
     }
@@ -79,12 +79,12 @@ impl Dirty {
         Self { blocks: Padded::default(), files: Mutex::default(), limits: Limits::of(bound) }
     }
 
-    /// Blocks that are dirty or in writeback.
+    /// Returns the blocks that are dirty or in writeback.
     pub(super) fn blocks(&self) -> u64 {
         self.blocks.0.load(Ordering::Relaxed)
     }
 
-    /// Files with dirty blocks.
+    /// Returns the files with dirty blocks.
     pub(super) fn files(&self) -> usize {
         self.files.lock().list.len()
     }
@@ -109,7 +109,7 @@ impl Dirty {
         drop(gone);
     }
 
-    /// The files with dirty blocks or a writeback, the longest dirty first.
+    /// Returns the files with dirty blocks or a writeback, the longest dirty first.
     pub(super) fn all(&self) -> Vec<Arc<FileCache>> {
         self.files.lock().list.values().filter_map(|(_, file)| file.upgrade()).collect()
     }
@@ -169,7 +169,7 @@ impl DirtyChunks {
         }
     }
 
-    /// The first dirty chunk from `chunk` on.
+    /// Returns the first dirty chunk from `chunk` on.
     pub(super) fn next(&self, chunk: u32) -> Option<u32> {
         self.chunks.range(chunk..).next().copied()
     }
@@ -181,7 +181,7 @@ impl DirtyChunks {
         }
     }
 
-    /// How many.
+    /// Returns how many.
     pub(super) fn len(&self) -> u32 {
         self.chunks.len() as u32
     }

@@ -32,7 +32,7 @@ pub(crate) struct FileCache {
 }
 
 impl FileCache {
-    /// A cache without pages for inode `ino`, which is only a name here.
+    /// Returns a cache without pages for inode `ino`, which is only a name here.
     pub(crate) fn new(cache: &Arc<PageCache>, ino: u32) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
@@ -45,7 +45,7 @@ impl FileCache {
         })
     }
 
-    /// The number of the inode.
+    /// Returns the number of the inode.
     pub(crate) fn ino(&self) -> u32 {
         self.ino
     }
@@ -109,7 +109,8 @@ impl FileCache {
         done
     }
 
-    /// The runs of `blocks` that are not cached. Another thread may change that before it returns.
+    /// Returns the runs of `blocks` that are not cached. Another thread may change that before it
+    /// returns.
     #[cfg(test)]
     pub(crate) fn missing(&self, blocks: Range<u32>) -> Vec<Range<u32>> {
         let geo = self.geo();
@@ -131,8 +132,8 @@ impl FileCache {
         Span::new(self, blocks)
     }
 
-    /// Whether any of `blocks` is dirty or in writeback. While the caller keeps writers away from
-    /// them, the answer only changes from yes to no.
+    /// Returns whether any of `blocks` is dirty or in writeback. While the caller keeps writers
+    /// away from them, the answer only changes from yes to no.
     pub(crate) fn is_busy(&self, blocks: Range<u32>) -> bool {
         let geo = self.geo();
         geo.chunks(&blocks).any(|no| {
@@ -149,13 +150,13 @@ impl FileCache {
         Span::try_new(self, blocks)
     }
 
-    /// Whether any block is dirty. Blocks in writeback do not count; [`is_busy`](Self::is_busy)
-    /// counts them too.
+    /// Returns whether any block is dirty. Blocks in writeback do not count;
+    /// [`is_busy`](Self::is_busy) counts them too.
     pub(crate) fn is_dirty(&self) -> bool {
         !self.dirty.lock().is_empty()
     }
 
-    /// The first dirty chunk from `chunk` on.
+    /// Returns the first dirty chunk from `chunk` on.
     pub(super) fn next_dirty(&self, chunk: u32) -> Option<u32> {
         self.dirty.lock().next(chunk)
     }
@@ -178,7 +179,8 @@ impl FileCache {
         self.dirty.lock().writeback_ends(&self.cache.dirty);
     }
 
-    /// Whether the file is a stream whose writer is far ahead of the device, and should wait.
+    /// Returns whether the file is a stream whose writer is far ahead of the device, and should
+    /// wait.
     pub(crate) fn is_ahead(&self) -> bool {
         let most = stream::most_dirty(self.geo());
         if self.ahead.load(Ordering::Relaxed) <= most {

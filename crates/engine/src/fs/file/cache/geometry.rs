@@ -16,7 +16,7 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
-    /// For blocks of `block_size` bytes: 1024 to 65536, a power of two.
+    /// Returns the geometry for blocks of `block_size` bytes: 1024 to 65536, a power of two.
     pub(super) fn new(block_size: u32) -> Self {
         let block_shift = block_size.trailing_zeros().clamp(10, 16);
         Self { block_shift, page_shift: block_shift.max(12) }
@@ -48,17 +48,17 @@ impl Geometry {
         Some((chunk, offset as usize & (self.chunk_size() - 1)))
     }
 
-    /// The chunk of block `lblk`.
+    /// Returns the chunk of block `lblk`.
     pub(super) fn chunk_of(self, lblk: u32) -> u32 {
         lblk / self.blocks_per_chunk()
     }
 
-    /// The first block of a chunk.
+    /// Returns the first block of a chunk.
     pub(super) fn first_block(self, chunk: u32) -> u32 {
         chunk.saturating_mul(self.blocks_per_chunk())
     }
 
-    /// The chunks that hold any of `blocks`.
+    /// Returns the chunks that hold any of `blocks`.
     pub(super) fn chunks(self, blocks: &Range<u32>) -> Range<u32> {
         if blocks.is_empty() {
             return 0..0;
@@ -73,7 +73,7 @@ impl Geometry {
         bits(inner(blocks.start), inner(blocks.end))
     }
 
-    /// The blocks of page `page` of a chunk, as a set.
+    /// Returns the blocks of page `page` of a chunk, as a set.
     pub(super) fn page_mask(self, page: usize) -> u64 {
         let first = page as u32 * self.blocks_per_page();
         bits(first, first + self.blocks_per_page())
@@ -92,7 +92,7 @@ impl Geometry {
     }
 }
 
-/// The set of the numbers from `first` up to, not including, `end`; both at most 64.
+/// Returns the set of the numbers from `first` up to, not including, `end`; both at most 64.
 pub(super) fn bits(first: u32, end: u32) -> u64 {
     if first >= end {
         return 0;
@@ -100,7 +100,7 @@ pub(super) fn bits(first: u32, end: u32) -> u64 {
     (u64::MAX >> (64 - (end - first))) << first
 }
 
-/// The runs of a set, in order.
+/// Returns the runs of a set, in order.
 pub(super) fn runs(mut set: u64) -> impl Iterator<Item = Range<u32>> {
     std::iter::from_fn(move || {
         let start = set.trailing_zeros();
@@ -113,7 +113,7 @@ pub(super) fn runs(mut set: u64) -> impl Iterator<Item = Range<u32>> {
     })
 }
 
-/// The lowest `n` members of a set.
+/// Returns the lowest `n` members of a set.
 pub(super) fn lowest(set: u64, n: u64) -> u64 {
     if u64::from(set.count_ones()) <= n {
         return set;

@@ -27,7 +27,7 @@ enum Node {
 }
 
 impl Node {
-    /// A node whose children are `shift` bits up.
+    /// Returns a node whose children are `shift` bits up.
     fn new(shift: u32) -> Self {
         match shift {
             0 => Self::Leaf(Box::new(array::from_fn(|_| Slot::default()))),
@@ -51,7 +51,7 @@ pub(super) struct Index {
     roots: [OnceLock<Node>; LEVELS],
 }
 
-/// The root for a chunk that is not 0, and the shift of its topmost digit.
+/// Returns the root for a chunk that is not 0, and the shift of its topmost digit.
 fn root_of(chunk: u32) -> (usize, u32) {
     let shift = chunk.ilog2() / BITS * BITS;
     ((shift / BITS) as usize, shift)
@@ -62,7 +62,7 @@ fn digit(chunk: u32, shift: u32) -> usize {
 }
 
 impl Index {
-    /// The slot of a chunk, if it was ever made.
+    /// Returns the slot of a chunk, if it was ever made.
     #[inline]
     pub(super) fn get(&self, chunk: u32) -> Option<&Slot> {
         if chunk == 0 {

@@ -115,17 +115,17 @@ impl PageCache {
         self.pool.leave_to_others(bytes);
     }
 
-    /// Bytes of blocks that are dirty or being written out.
+    /// Returns the bytes of blocks that are dirty or being written out.
     pub(crate) fn dirty_bytes(&self) -> u64 {
         self.dirty.blocks() * self.geo.block_size() as u64
     }
 
-    /// What the amount of dirty bytes asks of a writer.
+    /// Returns the what the amount of dirty bytes asks of a writer.
     pub(crate) fn pressure(&self) -> Pressure {
         self.dirty.limits.pressure(self.dirty_bytes())
     }
 
-    /// Whether a file that is written from front to back waits to be written out.
+    /// Returns whether a file that is written from front to back waits to be written out.
     pub(crate) fn has_streams(&self) -> bool {
         self.streams.any()
     }
@@ -135,7 +135,7 @@ impl PageCache {
         self.dirty.all()
     }
 
-    /// The figures as they are now.
+    /// Returns the figures as they are now.
     pub(crate) fn stats(&self) -> CacheStats {
         let (used, free, evicted) = self.pool.count();
         let bytes = |pages: usize| (pages * self.geo.page_size()) as u64;

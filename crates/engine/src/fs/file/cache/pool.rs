@@ -80,7 +80,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// A pool of at most `bound` bytes, or of a chunk where that is more.
+    /// Returns a pool of at most `bound` bytes, or of a chunk where that is more.
     pub(super) fn new(geo: Geometry, bound: u64) -> Self {
         let most = (bound / SHARD_BYTES.max(8 * geo.chunk_size() as u64)).clamp(1, SHARDS);
         let shards = (0..1_u64 << most.ilog2()).map(|_| Shard::default()).collect();
@@ -94,7 +94,7 @@ impl Pool {
         }
     }
 
-    /// The shard of a file's chunk.
+    /// Returns the shard of a file's chunk.
     pub(super) fn shard(&self, ino: u32, chunk: u32) -> usize {
         let key = u64::from(ino) << 32 | u64::from(chunk);
         (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize & (self.shards.len() - 1)
@@ -213,12 +213,12 @@ impl Pool {
         self.index.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes of all indexes.
+    /// Returns the bytes of all indexes.
     pub(super) fn index_bytes(&self) -> usize {
         self.index.load(Ordering::Relaxed)
     }
 
-    /// Pages in use, pages in the free lists, pages evicted so far.
+    /// Returns the pages in use, pages in the free lists, pages evicted so far.
     pub(super) fn count(&self) -> (usize, usize, u64) {
         let (used, free) = self.shards.iter().fold((0, 0), |(used, free), shard| {
             let state = shard.0.lock();
@@ -227,7 +227,7 @@ impl Pool {
         (used, free, self.evicted.get())
     }
 
-    /// Entries of all queues.
+    /// Returns the entries of all queues.
     #[cfg(test)]
     pub(super) fn entries(&self) -> usize {
         let entries = |state: &PoolState| state.clock.len() + state.passing.len();

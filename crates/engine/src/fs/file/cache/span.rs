@@ -48,7 +48,7 @@ impl<'f> Span<'f> {
         iter::once(&mut self.first).chain(&mut self.rest)
     }
 
-    /// The runs of `blocks` that are not up to date.
+    /// Returns the runs of `blocks` that are not up to date.
     #[cfg(test)]
     pub(crate) fn missing(&self, blocks: Range<u32>) -> Vec<Range<u32>> {
         self.runs(&blocks, |lock| !lock.uptodate())
@@ -90,7 +90,7 @@ impl<'f> Span<'f> {
     /// them as up to date. Does not call `read` if there are none.
     ///
     /// # Errors
-    /// Those of `read`: then none has become up to date.
+    /// The errors of `read`: then none has become up to date.
     pub(crate) fn fill<E>(
         &mut self,
         blocks: Range<u32>,

@@ -55,7 +55,7 @@ impl Stream {
     }
 }
 
-/// Dirty chunks at which a stream's writer waits.
+/// Returns the dirty chunks at which a stream's writer waits.
 pub(super) fn most_dirty(geo: Geometry) -> u32 {
     (AHEAD / geo.chunk_size()) as u32
 }
@@ -78,7 +78,7 @@ impl Streams {
         self.any.store(true, Ordering::Release);
     }
 
-    /// Whether a stream waits. One atomic load.
+    /// Returns whether a stream waits. One atomic load.
     pub(super) fn any(&self) -> bool {
         self.any.load(Ordering::Acquire)
     }

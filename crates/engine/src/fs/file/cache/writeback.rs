@@ -37,13 +37,13 @@ impl Deref for Bytes {
 }
 
 impl Item {
-    /// The bytes of the blocks. They do not change while this lives.
+    /// Returns the bytes of the blocks. They do not change while this lives.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.page[self.start..self.start + self.len]
     }
 
-    /// How many bytes.
+    /// Returns how many bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -54,7 +54,7 @@ impl Item {
         Bytes { page: Arc::clone(&self.page), start: self.start + from, len: len.min(self.len - from) }
     }
 
-    /// The block behind the last one.
+    /// Returns the block behind the last one.
     pub(crate) fn end(&self) -> u32 {
         self.lblk.saturating_add(self.blocks)
     }
@@ -122,29 +122,29 @@ impl FileCache {
 }
 
 impl WritebackBatch {
-    /// The file of the blocks.
+    /// Returns the file of the blocks.
     #[cfg(test)]
     pub(crate) fn file(&self) -> &Arc<FileCache> {
         &self.file
     }
 
-    /// The blocks in order, one item for each run inside a page.
+    /// Returns the blocks in order, one item for each run inside a page.
     #[cfg(test)]
     pub(crate) fn items(&self) -> &[Item] {
         &self.items
     }
 
-    /// The blocks, as runs that are contiguous in the file.
+    /// Returns the blocks, as runs that are contiguous in the file.
     pub(crate) fn runs(&self) -> impl Iterator<Item = &[Item]> {
         self.items.chunk_by(|a, b| a.end() == b.lblk)
     }
 
-    /// The end of the last block.
+    /// Returns the end of the last block.
     pub(crate) fn end(&self) -> u32 {
         self.items.last().map_or(u32::MAX, Item::end)
     }
 
-    /// How many blocks.
+    /// Returns how many blocks.
     #[cfg(test)]
     pub(crate) fn blocks(&self) -> u64 {
         self.taken.iter().map(|(_, set)| u64::from(set.count_ones())).sum()

@@ -41,7 +41,7 @@ enum Pick {
 }
 
 impl IndexPath {
-    /// The first leaf that may hold `hash`, below the root that [`Dir::root`] gave.
+    /// Walks to the first leaf that may hold `hash`, below the root that [`Dir::root`] gave.
     pub(in crate::store::dir) fn to(
         dir: &Dir<'_>,
         root: Buffer,
@@ -53,7 +53,7 @@ impl IndexPath {
         Ok(path)
     }
 
-    /// Whether the next leaf may hold `hash` too.
+    /// Returns whether the next leaf may hold `hash` too.
     pub(in crate::store::dir) fn goes_on(&self, hash: u32) -> bool {
         self.high == Some(hash | 1)
     }

@@ -3,7 +3,8 @@
 use super::*;
 use lanefs_format::hash::{HashVersion, NameHasher};
 
-/// Names of 255 bytes with one legacy hash of signed bytes: the last byte is solved for.
+/// Returns the names of 255 bytes with one legacy hash of signed bytes: the last byte is solved
+/// for.
 fn colliding(count: usize) -> Vec<Vec<u8>> {
     const FACTOR: u32 = 7_152_373;
     const TARGET: u32 = 0x1234_5678;

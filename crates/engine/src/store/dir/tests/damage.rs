@@ -13,7 +13,7 @@ struct Sample {
     names: Vec<Vec<u8>>,
 }
 
-/// A volume without checksums that would catch each change first.
+/// Returns a volume without checksums that would catch each change first.
 fn sample(names: u32, args: &[&str]) -> Sample {
     let volume = Volume::new(4 << 20, &[&["-b", "1024", "-O", "^metadata_csum,^has_journal"], args].concat());
     let mut filled = volume.make();

@@ -18,15 +18,15 @@ use lanefs_format::extent::{
 };
 use std::ops::Range;
 
-/// Credits for one insertion or conversion in a tree of `depth`, without the inode and the bitmaps
-/// of the data.
+/// Returns the credits for one insertion or conversion in a tree of `depth`, without the inode and
+/// the bitmaps of the data.
 pub(crate) fn insert_credits(depth: u16) -> u32 {
     // Below the root each level is written, and may split: a new node, its bitmap and descriptor.
     // Then the root may grow, or collapse and revoke.
     4 * u32::from(depth) + 6
 }
 
-/// Credits with which one step of a removal always makes progress, without the inode.
+/// Returns the credits with which one step of a removal always makes progress, without the inode.
 pub(crate) fn remove_credits(depth: u16) -> u32 {
     // A run of data in one group with its revokes, the leaf, and on each level a node that is
     // written, or freed and revoked; or a leaf that splits.
@@ -401,7 +401,7 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
         Ok(root.encode(&mut self.root[..], At { ino: self.owner.ino, block: 0 })?)
     }
 
-    /// While the root has a single child whose entries fit in the root, moves them into the root.
+    /// Moves the entries of a single child into the root, while the root has room for them.
     fn collapse(&mut self) -> Result<()> {
         loop {
             let bounds = Bounds::root(self.blocks.limits());
@@ -439,7 +439,7 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
     }
 }
 
-/// Credits to move the entries of a leaf, and one for the inode.
+/// Returns the credits to move the entries of a leaf, and one for the inode.
 fn shift_credits(path: &ExtentPath) -> u32 {
     insert_credits(path.len().saturating_sub(1) as u16) + 1
 }
@@ -472,7 +472,7 @@ fn splice(entries: &mut Vec<Entry>, at: Range<usize>, new: &[Extent]) {
     entries.splice(window, joined.into_iter().map(Entry::from));
 }
 
-/// The entries of a leaf without the logical blocks of `range`.
+/// Returns the entries of a leaf without the logical blocks of `range`.
 fn without(entries: &[Entry], range: Range<u32>) -> Vec<Entry> {
     let sides = |e: &Entry| [e.extent().part(0..range.start), e.extent().part(range.end..MAX_BLOCKS)];
     entries.iter().flat_map(sides).flatten().map(Entry::from).collect()

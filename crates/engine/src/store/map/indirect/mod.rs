@@ -28,12 +28,13 @@ pub(crate) fn pointers(block_size: usize) -> u32 {
     (block_size / 4) as u32
 }
 
-/// Logical blocks below one number of the level: 1 for a number of data, `pointers` above that, ...
+/// Returns the logical blocks below one number of the level: 1 for a number of data, `pointers`
+/// above that, ...
 fn span(block_size: usize, level: u32) -> u64 {
     u64::from(pointers(block_size)).pow(level)
 }
 
-/// Logical blocks that the map holds.
+/// Returns the logical blocks that the map holds.
 pub(crate) fn max_blocks(block_size: usize) -> u32 {
     let all = u64::from(DIRECT) + (1..=3).map(|level| span(block_size, level)).sum::<u64>();
     u32::try_from(all).unwrap_or(u32::MAX)
@@ -56,12 +57,12 @@ fn slot(block_size: usize, lblk: u32) -> Option<(usize, u32, u32)> {
     None
 }
 
-/// The `n`th number of a block or of `i_block`.
+/// Returns the `n`th number of a block or of `i_block`.
 fn number(bytes: &[u8], n: usize) -> u32 {
     bytes.chunks_exact(4).nth(n).map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
 }
 
-/// All numbers of a block or of `i_block`.
+/// Returns all numbers of a block or of `i_block`.
 fn numbers(bytes: &[u8]) -> Vec<u32> {
     bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }

@@ -18,7 +18,7 @@ use std::ops::Range;
 /// blocks that are written, or freed and revoked.
 pub(crate) const REMOVE_CREDITS: u32 = credits::FREED_RUN + 3 * (1 + credits::FREED_RUN);
 
-/// Credits for mapping `len` blocks: every block of numbers may be new.
+/// Returns the credits for mapping `len` blocks: every block of numbers may be new.
 pub(crate) fn insert_credits(block_size: usize, len: u32) -> u32 {
     let per = pointers(block_size).max(1);
     let tables = len / per + 2;
@@ -315,7 +315,7 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
     }
 }
 
-/// The part of `range` that lies in the `len` logical blocks from `base` on.
+/// Returns the part of `range` that lies in the `len` logical blocks from `base` on.
 fn clip(range: &Range<u32>, base: u64, len: u64) -> Range<u64> {
     u64::from(range.start).max(base)..u64::from(range.end).min(base + len)
 }

@@ -160,7 +160,7 @@ fn missing(file: &FileCache, mib: Range<u64>) -> usize {
     file.missing((mib.start << 8) as u32..(mib.end << 8) as u32).iter().map(ExactSizeIterator::len).sum()
 }
 
-/// Whether all of these MiB of a file are cached.
+/// Returns whether all of these MiB of a file are cached.
 fn is_cached(file: &FileCache, mib: Range<u64>) -> bool {
     missing(file, mib) == 0
 }

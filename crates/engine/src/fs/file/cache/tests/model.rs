@@ -94,7 +94,7 @@ impl World {
         Self { block, cache, file, noise, noise_at, out, cancelled, device, want, dirty, writing, cut }
     }
 
-    /// The bytes of a fraction of the file.
+    /// Returns the bytes of a fraction of the file.
     fn bytes(&self, at: usize, len: usize) -> Range<usize> {
         let start = self.want.len() * at / 65536;
         // Often on a border.

@@ -25,7 +25,7 @@ fn write(file: &FileCache, device: &Mutex<Vec<u8>>, record: usize, stamp: u64) {
     assert_eq!(span.copy_in(&stamp.to_le_bytes().repeat(RECORD / 8), at as u64), RECORD);
 }
 
-/// The stamp of a record, which is whole.
+/// Returns the stamp of a record, which is whole.
 fn read(file: &FileCache, device: &Mutex<Vec<u8>>, record: usize) -> u64 {
     let mut bytes = [0; RECORD];
     let at = (record * RECORD) as u64;
