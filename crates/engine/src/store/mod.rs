@@ -101,7 +101,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Returns what depends on the volume's size, as it is now.
+    /// Returns the values that depend on the volume's size, as they are now.
     fn dimensions(&self) -> &Dimensions {
         self.dimensions.newest()
     }
@@ -120,12 +120,12 @@ impl Store {
         &self.dimensions().dirs
     }
 
-    /// Returns the blocks that only root may use.
+    /// Returns the number of blocks that only root may use.
     pub(crate) fn reserved_blocks(&self) -> u64 {
         self.dimensions().reserved_blocks
     }
 
-    /// Returns the blocks that files can never have.
+    /// Returns the number of blocks that files can never have.
     pub(crate) fn overhead(&self) -> u64 {
         self.dimensions().overhead
     }

@@ -73,7 +73,7 @@ impl Buddy {
         buddy
     }
 
-    /// Returns the same free blocks in a group of more blocks.
+    /// Returns a copy with the same free blocks in a group of more blocks.
     pub(super) fn lengthened(&self, blocks: u32) -> Self {
         let mut longer = Self::full(blocks);
         for run in self.runs() {
