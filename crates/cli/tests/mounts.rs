@@ -7,6 +7,7 @@ mod broker;
 mod check;
 mod fsverity;
 mod full;
+mod growth;
 mod helpers;
 mod json;
 mod limits;

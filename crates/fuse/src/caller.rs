@@ -105,10 +105,13 @@ impl<'h> Caller<'h> {
             && std::fs::read_to_string("/proc/self/status").is_ok_and(|own| is_of_own_namespace(&own))
     }
 
-    /// Returns whether it may change the size of the volume: it may use what is reserved, or is the
-    /// user `server` who is not root and mounts a volume of his own.
+    /// Returns whether it may change the size of the volume: with CAP_SYS_RESOURCE, as of the
+    /// kernel's ext4; with CAP_SYS_ADMIN, by which it may unmount the volume too; or as the user
+    /// `server` who has mounted it, if that is not root.
     pub(crate) fn may_resize(&self, server: u32) -> bool {
-        server != 0 && self.uid == server || self.has(Capability::SysResource)
+        server != 0 && self.uid == server
+            || self.has(Capability::SysResource)
+            || self.has(Capability::SysAdmin)
     }
 
     /// Returns whether it owns an inode, or may act as if it did.

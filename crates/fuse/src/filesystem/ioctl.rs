@@ -114,8 +114,7 @@ impl Filesystem {
     /// size of now is no change, and tells whether the caller may.
     ///
     /// # Errors
-    /// EPERM without CAP_SYS_RESOURCE, which the user who mounts a volume as another user than root
-    /// does not need; EROFS; EOPNOTSUPP for an overlay, which cannot keep the size.
+    /// EPERM, EROFS; EOPNOTSUPP for an overlay, which cannot keep the size.
     fn grow(&self, header: &InHeader, blocks: u64) -> Answer {
         if !self.caller(header).may_resize(self.user) {
             return Err(Fault(Errno::PERM));
