@@ -7,9 +7,10 @@
  * (FIO_DISKLESSIO), so it lays them out itself, by the same rules, when fio passes the sizes
  * (prepopulate_file).
  *
- * Direct reads and writes of a job with a depth are queued until fio waits for a result, which it
- * does when the queue is full: then all go in one call. All other I/O is complete when queue
- * returns.
+ * Direct reads and writes of a job with an iodepth above 1 are queued until fio waits for a result,
+ * which it does when the queue is full: then all go in one call. All other I/O is complete when
+ * queue returns. fio times both kinds correctly if it knows which a request is: the flag FIO_SYNCIO,
+ * of which each job has a copy, says so for the request at hand.
  */
 #define _GNU_SOURCE
 #include "fio.h"
@@ -213,6 +214,20 @@ static int engine_get_file_size(struct thread_data *td, struct fio_file *f)
     return 0;
 }
 
+/* Returns whether reads and writes of a job are queued. */
+static int is_asynchronous(struct thread_data *td)
+{
+    return td->o.iodepth > 1 && td->o.odirect;
+}
+
+/* Says whether a request is complete when queue returns. */
+static void set_synchronous(struct thread_data *td, int yes)
+{
+    const unsigned long long flag = (unsigned long long)FIO_SYNCIO << TD_ENG_FLAG_SHIFT;
+
+    td->flags = yes ? td->flags | flag : td->flags & ~flag;
+}
+
 static int engine_setup(struct thread_data *td)
 {
     const struct options *o = td->eo;
@@ -233,6 +248,7 @@ static int engine_setup(struct thread_data *td)
         td->io_ops_data = make_job(td);
     if (!td->io_ops_data)
         return 1;
+    set_synchronous(td, !is_asynchronous(td));
     for_each_file(td, f, i)
         if (engine_get_file_size(td, f))
             return 1;
@@ -417,61 +433,71 @@ static struct io_u *engine_event(struct thread_data *td, int event)
     return job->done[job->events + (unsigned int)event];
 }
 
-/* Returns whether a request may be queued. */
-static int waits(struct thread_data *td, struct io_u *io_u)
+/* Queues a request. */
+static enum fio_q_status enqueue(struct thread_data *td, struct io_u *io_u)
 {
-    return td->o.iodepth > 1 && td->o.odirect && (io_u->ddir == DDIR_READ || io_u->ddir == DDIR_WRITE);
+    struct job *job = td->io_ops_data;
+
+    if (job->waits == td->o.iodepth)
+        return FIO_Q_BUSY;
+    job->ios[job->waits] = (struct lanefs_io){
+        .file = FILE_ENG_DATA(io_u->file),
+        .opcode = io_u->ddir == DDIR_READ ? LANEFS_IO_READ : LANEFS_IO_WRITE,
+        .buf = io_u->xfer_buf,
+        .count = io_u->xfer_buflen,
+        .offset = (int64_t)io_u->offset,
+    };
+    job->waiting[job->waits++] = io_u;
+    return FIO_Q_QUEUED;
+}
+
+/* Carries out a request. Returns how many bytes, or -1 with errno. */
+static int64_t transfer(struct io_u *io_u)
+{
+    struct lanefs_file *file = FILE_ENG_DATA(io_u->file);
+    int64_t at = (int64_t)io_u->offset, len = (int64_t)io_u->xfer_buflen;
+
+    switch (io_u->ddir) {
+    case DDIR_READ:
+        return lanefs_pread(file, io_u->xfer_buf, io_u->xfer_buflen, at);
+    case DDIR_WRITE:
+        return lanefs_pwrite(file, io_u->xfer_buf, io_u->xfer_buflen, at);
+    case DDIR_TRIM:
+        return lanefs_fallocate(file, LANEFS_FALLOC_PUNCH_HOLE | LANEFS_FALLOC_KEEP_SIZE, at, len) ? -1 : len;
+    case DDIR_SYNC:
+        return lanefs_fsync(file) ? -1 : len;
+    case DDIR_DATASYNC:
+    case DDIR_SYNC_FILE_RANGE:
+        return lanefs_fdatasync(file) ? -1 : len;
+    default:
+        errno = EINVAL;
+        return -1;
+    }
 }
 
 static enum fio_q_status engine_queue(struct thread_data *td, struct io_u *io_u)
 {
-    struct lanefs_file *file = FILE_ENG_DATA(io_u->file);
     struct job *job = td->io_ops_data;
-    int64_t at = (int64_t)io_u->offset, len = (int64_t)io_u->xfer_buflen;
-    int64_t done = len;
+    int64_t done;
 
     fio_ro_check(td, io_u);
-    if (waits(td, io_u)) {
-        if (job->waits == td->o.iodepth)
-            return FIO_Q_BUSY;
-        job->ios[job->waits] = (struct lanefs_io){
-            .file = file,
-            .opcode = io_u->ddir == DDIR_READ ? LANEFS_IO_READ : LANEFS_IO_WRITE,
-            .buf = io_u->xfer_buf,
-            .count = io_u->xfer_buflen,
-            .offset = at,
-        };
-        job->waiting[job->waits++] = io_u;
-        return FIO_Q_QUEUED;
+    if (is_asynchronous(td) && (io_u->ddir == DDIR_READ || io_u->ddir == DDIR_WRITE)) {
+        set_synchronous(td, 0);
+        return enqueue(td, io_u);
     }
     /* Earlier requests come first. */
     if (job->waits)
         run(job);
-    switch (io_u->ddir) {
-    case DDIR_READ:
-        done = lanefs_pread(file, io_u->xfer_buf, io_u->xfer_buflen, at);
-        break;
-    case DDIR_WRITE:
-        done = lanefs_pwrite(file, io_u->xfer_buf, io_u->xfer_buflen, at);
-        break;
-    case DDIR_TRIM:
-        done = lanefs_fallocate(file, LANEFS_FALLOC_PUNCH_HOLE | LANEFS_FALLOC_KEEP_SIZE, at, len) ? -1 : len;
-        break;
-    case DDIR_SYNC:
-        done = lanefs_fsync(file) ? -1 : len;
-        break;
-    case DDIR_DATASYNC:
-    case DDIR_SYNC_FILE_RANGE:
-        done = lanefs_fdatasync(file) ? -1 : len;
-        break;
-    default:
-        errno = EINVAL;
-        done = -1;
+    if (!td_ioengine_flagged(td, FIO_SYNCIO)) {
+        /* fio has not taken the time, and will not. */
+        set_synchronous(td, 1);
+        fio_gettime(&io_u->issue_time, NULL);
     }
+    done = transfer(io_u);
     if (done < 0)
         io_u->error = failed(td, "I/O on", io_u->file->file_name);
     else
-        io_u->resid = (unsigned long long)(len - done);
+        io_u->resid = io_u->xfer_buflen - (unsigned long long)done;
     return FIO_Q_COMPLETED;
 }
 

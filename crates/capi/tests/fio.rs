@@ -267,6 +267,89 @@ fn published_jobs_run_with_two_lines_changed() {
     }
 }
 
+/// A job's own figures.
+fn figures(disk: &Disk, args: &[&str]) -> serde_json::Value {
+    let out = disk.job("defaults", &[&["--thread=1", "--output-format=json"], args].concat());
+    let said = said(&out);
+    assert!(out.status.success(), "fio {args:?}: {said}");
+    // Notes come before it.
+    let json = said.find('{').and_then(|at| serde_json::from_str(&said[at..]).ok());
+    let json: serde_json::Value = json.unwrap_or_else(|| panic!("fio {args:?}: {said}"));
+    assert_eq!(json["jobs"][0]["error"], 0, "{said}");
+    json["jobs"][0].clone()
+}
+
+/// The sum of all latencies of a kind, in seconds.
+fn sum(of: &serde_json::Value) -> f64 {
+    of["mean"].as_f64().unwrap() * of["N"].as_f64().unwrap() / 1e9
+}
+
+/// A job that does one thing at a time spends its run in that: so the latencies that fio tells add
+/// up to the time of the run, and those of several at a time to a multiple of it.
+#[test]
+fn latencies_add_up_to_the_time_of_the_run() {
+    let disk = Disk::new(256 << 20);
+    let run = ["--time_based", "--runtime=1", "--size=16m", "--bs=4k", "--overwrite=1"];
+    for (depth, args) in [
+        (1.0, &["--rw=randwrite", "--fsync=1"][..]),
+        (1.0, &["--rw=randwrite", "--fdatasync=4", "--direct=1"]),
+        (1.0, &["--rw=randread", "--direct=1"]),
+        // Without a queue there is none, whatever its depth.
+        (1.0, &["--rw=randwrite", "--fsync=1", "--iodepth=8"]),
+        (8.0, &["--rw=randread", "--direct=1", "--iodepth=8"]),
+        (8.0, &["--rw=randwrite", "--direct=1", "--iodepth=8", "--fsync=16"]),
+    ] {
+        let job = figures(&disk, &[&run[..], args].concat());
+        let transfers = if args[0] == "--rw=randread" { &job["read"] } else { &job["write"] };
+        let (completion, total, sync) =
+            (sum(&transfers["clat_ns"]), sum(&transfers["lat_ns"]), sum(&job["sync"]["lat_ns"]));
+        let seconds = job["job_runtime"].as_f64().unwrap() / 1e3;
+        let busy = (completion + sync) / (seconds * depth);
+        assert!((0.3..1.1).contains(&busy), "{args:?}: {busy} of the run, {job}");
+        // Nothing of it is left for the time between the choice of a request and its issue.
+        assert!(completion > 0.5 * total, "{args:?}: {completion} of {total} s, {job}");
+        if let Some(every) = args.iter().find_map(|arg| arg.strip_prefix("--fsync=")) {
+            let syncs = job["sync"]["lat_ns"]["N"].as_f64().unwrap() * every.parse::<f64>().unwrap();
+            let writes = transfers["total_ios"].as_f64().unwrap();
+            assert!((syncs - writes).abs() <= 64.0, "{args:?}: {job}");
+        }
+    }
+}
+
+/// How many bytes of the volume's file the page cache has.
+fn cached(disk: &Disk) -> u64 {
+    let mut fincore = Command::new("fincore");
+    let out = fincore.args(["--bytes", "--noheadings", "--output=RES"]).arg(&disk.volume).output().unwrap();
+    said(&out).trim().parse().unwrap_or_else(|e| panic!("{e}: {}", said(&out)))
+}
+
+/// direct=1 alone: no byte of a file comes from the page cache of what the volume lies on, nor goes
+/// into it.
+#[test]
+fn direct_io_reaches_the_device() {
+    require_tools(&["fincore"]);
+    let disk = Disk::new(256 << 20);
+    let size = 32 << 20;
+    let of_file = ["--size=32m", "--thread=1", "--filename=f", "--bs=4k"];
+    disk.job_succeeds("defaults", &[&of_file[..], &["--rw=write", "--end_fsync=1"]].concat());
+    let drop_cached = || {
+        let image = std::fs::File::open(&disk.volume).unwrap();
+        image.sync_all().unwrap();
+        rustix::fs::fadvise(&image, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    };
+    for (rw, direct, depth) in
+        [("randread", true, "1"), ("randwrite", true, "1"), ("randread", true, "8"), ("randread", false, "1")]
+    {
+        drop_cached();
+        let direct_arg = format!("--direct={}", u8::from(direct));
+        let (rw_arg, depth_arg) = (format!("--rw={rw}"), format!("--iodepth={depth}"));
+        let args: [&str; 3] = [&rw_arg, &direct_arg, &depth_arg];
+        disk.job_succeeds("defaults", &[&of_file[..], &args].concat());
+        let cached = cached(&disk);
+        assert_eq!(cached < size / 4, direct, "{rw}, direct={direct}, depth {depth}: {cached} bytes");
+    }
+}
+
 /// Many at the same time, with syncs and trims in between, of one file and of several.
 #[test]
 fn a_queue_is_as_deep_as_asked() {

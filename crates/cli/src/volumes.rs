@@ -12,7 +12,8 @@ use lanefs::{OpenOptions, Resize, Volume};
 use lanefs_archive::Overwrite;
 use lanefs_archive::content::{self, Content};
 use lanefs_device::{
-    BlockDevice, FileOptions, Medium, PartitionTable, VolumeUrl, absolute_url, open_url, without_password,
+    BlockDevice, Cached, FileOptions, Medium, PartitionTable, VolumeUrl, absolute_url, open_url,
+    without_password,
 };
 use lanefs_format::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use rustix::io::Errno;
@@ -326,7 +327,13 @@ fn advice(found: Content, name: &VolumeName) -> Option<String> {
 
 /// Returns the volume's device, for commands that read a volume without opening it.
 pub(crate) fn device(name: &VolumeName) -> Res<Arc<dyn BlockDevice>> {
-    open_url(name, &FileOptions::new().read_only(true)).map_err(|e| cannot_open("open", name, e.into(), None))
+    device_cached(name, Cached::All)
+}
+
+/// Returns the same with another use of the page cache, where what the volume lies on allows it.
+pub(crate) fn device_cached(name: &VolumeName, cached: Cached) -> Res<Arc<dyn BlockDevice>> {
+    let options = FileOptions::new().read_only(true).cached(cached);
+    open_url(name, &options).map_err(|e| cannot_open("open", name, e.into(), None))
 }
 
 /// Opens as [`device`] does, without a lock: another process may write to it meanwhile.

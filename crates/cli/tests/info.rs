@@ -56,6 +56,19 @@ fn info_tells_what_dumpe2fs_tells() {
 }
 
 #[test]
+fn info_tells_how_the_volume_is_reached() {
+    let v = Image::new();
+    assert_eq!(json(&v, &["info", "--json", "v.img"])["io"], "mixed");
+    assert!(
+        v.ok(&["info", "v.img"]).contains("mixed (past the page cache of the system, but for small reads)")
+    );
+    // No direct I/O in units of 512 bytes.
+    let odd = std::fs::File::options().write(true).open(&v.path).expect("the volume");
+    odd.set_len(odd.metadata().expect("its size").len() + 100).expect("another size");
+    assert_eq!(json(&v, &["info", "--json", "v.img"])["io"], "buffered");
+}
+
+#[test]
 fn df_counts_as_the_kernel_does() {
     let v = Image::new();
     let dump = succeed(tool("dumpe2fs").arg("-h").arg(&v.path));

@@ -1,6 +1,6 @@
 //! The trait that every medium implements.
 
-use crate::{DeviceError, Mapped, Op, Result};
+use crate::{Cached, DeviceError, Mapped, Op, Result};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -80,6 +80,12 @@ pub trait BlockDevice: Send + Sync + Debug {
         None
     }
 
+    /// Returns what of its I/O goes through the page cache of the system, `None` where that has no
+    /// page cache for the medium.
+    fn cached(&self) -> Option<Cached> {
+        None
+    }
+
     /// Returns the mapping of a medium that is memory, `None` for any other.
     fn mapped(&self) -> Option<&Mapped> {
         None
@@ -103,6 +109,15 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// The errors of [`read_at`](Self::read_at).
     fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> Result<()> {
         ops.iter_mut().try_for_each(|op| self.read_at(op.buf, op.offset))
+    }
+
+    /// Runs all `ops` as [`read_batch`](Self::read_batch) does, but bypasses the page cache of the
+    /// system even for reads that would use it, unless all I/O does.
+    ///
+    /// # Errors
+    /// As [`read_at`](Self::read_at).
+    fn read_batch_direct(&self, ops: &mut [ReadOp<'_>]) -> Result<()> {
+        self.read_batch(ops)
     }
 
     /// Runs all `ops`, in any order. On an error any of them may have been done.
@@ -171,6 +186,10 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
         (**self).owner()
     }
 
+    fn cached(&self) -> Option<Cached> {
+        (**self).cached()
+    }
+
     fn mapped(&self) -> Option<&Mapped> {
         (**self).mapped()
     }
@@ -185,6 +204,10 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
 
     fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> Result<()> {
         (**self).read_batch(ops)
+    }
+
+    fn read_batch_direct(&self, ops: &mut [ReadOp<'_>]) -> Result<()> {
+        (**self).read_batch_direct(ops)
     }
 
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {

@@ -1,6 +1,7 @@
 //! Options to open a file as a device, on every system.
 
 use crate::{FileDevice, Result};
+use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 
@@ -17,6 +18,17 @@ pub enum Cached {
     SmallReads,
     /// Nothing (O_DIRECT).
     Nothing,
+}
+
+/// The value of the mount option `io=`.
+impl fmt::Display for Cached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::All => "buffered",
+            Self::SmallReads => "mixed",
+            Self::Nothing => "direct",
+        })
+    }
 }
 
 /// When batches of requests use io_uring.

@@ -5,7 +5,7 @@
 //! stores the content on the device below, which must be faster than the simulated one. The calling
 //! thread sleeps for the duration of an operation, so durations below 0.1 ms are coarse.
 
-use crate::{BlockDevice, Mapped, ReadOp, Result, WriteOp};
+use crate::{BlockDevice, Cached, Mapped, ReadOp, Result, WriteOp};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -116,6 +116,10 @@ impl<D: BlockDevice> BlockDevice for PacedDevice<D> {
 
     fn atomic_write(&self) -> usize {
         self.below.atomic_write()
+    }
+
+    fn cached(&self) -> Option<Cached> {
+        self.below.cached()
     }
 
     /// Returns `None`: it is no memory, whatever is below.

@@ -147,6 +147,10 @@ impl BlockDevice for FileDevice {
         self.read_only
     }
 
+    fn cached(&self) -> Option<Cached> {
+        Some(Cached::All)
+    }
+
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let len = buf.len() as u64;
         check_range(Op::Read, self.size, offset, len)?;

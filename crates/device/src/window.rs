@@ -1,7 +1,7 @@
 //! A range of a device as a device of its own: a partition, or bytes that a caller names.
 
 use crate::block_device::check_range;
-use crate::{BlockDevice, DeviceError, Op, ReadOp, Result, WriteOp};
+use crate::{BlockDevice, Cached, DeviceError, Op, ReadOp, Result, WriteOp};
 use std::ops::Range;
 
 /// Bytes of the device below. Offsets, also those in errors, count from the first of them.
@@ -27,6 +27,16 @@ impl<D: BlockDevice> Window<D> {
     fn place(&self, op: Op, offset: u64, len: u64) -> Result<u64> {
         check_range(op, self.size, offset, len)?;
         Ok(self.start + offset)
+    }
+
+    /// Returns the same reads of the device below.
+    fn moved<'o>(&self, ops: &'o mut [ReadOp<'_>]) -> Result<Vec<ReadOp<'o>>> {
+        let mut moved = Vec::with_capacity(ops.len());
+        for op in ops {
+            let offset = self.place(Op::Read, op.offset, op.buf.len() as u64)?;
+            moved.push(ReadOp { offset, buf: &mut *op.buf });
+        }
+        Ok(moved)
     }
 
     fn told<T>(&self, done: Result<T>) -> Result<T> {
@@ -67,6 +77,10 @@ impl<D: BlockDevice> BlockDevice for Window<D> {
         self.below.owner()
     }
 
+    fn cached(&self) -> Option<Cached> {
+        self.below.cached()
+    }
+
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let at = self.place(Op::Read, offset, buf.len() as u64)?;
         self.told(self.below.read_at(buf, at))
@@ -78,12 +92,11 @@ impl<D: BlockDevice> BlockDevice for Window<D> {
     }
 
     fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> Result<()> {
-        let mut moved = Vec::with_capacity(ops.len());
-        for op in ops {
-            let offset = self.place(Op::Read, op.offset, op.buf.len() as u64)?;
-            moved.push(ReadOp { offset, buf: &mut *op.buf });
-        }
-        self.told(self.below.read_batch(&mut moved))
+        self.told(self.below.read_batch(&mut self.moved(ops)?))
+    }
+
+    fn read_batch_direct(&self, ops: &mut [ReadOp<'_>]) -> Result<()> {
+        self.told(self.below.read_batch_direct(&mut self.moved(ops)?))
     }
 
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {

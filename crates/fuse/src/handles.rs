@@ -1,6 +1,8 @@
-//! Open files, by the handle that the kernel names them by.
+//! Open files, by the handle that the kernel names them by: 1 and above, since 0 stands for a file
+//! that was not opened (`noopen`).
 
 use crate::fault::{Answer, Fault};
+use lanefs::format::InodeFlags;
 use lanefs::{File, Node};
 use parking_lot::RwLock;
 use rustix::io::Errno;
@@ -21,6 +23,26 @@ pub(crate) struct Open {
 }
 
 impl Open {
+    /// Returns a file that no program opened as far as lanefs knows: any may write to it, unless it
+    /// is append-only, and the kernel may have cached any of it.
+    ///
+    /// # Errors
+    /// An inode without content cannot be opened.
+    pub(crate) fn unasked(node: Node) -> Answer<Self> {
+        // A volume that is read-only, or a hash tree, forbids to write.
+        let (cached, access) = match node.open_to_write() {
+            Ok(file) if node.flags().contains(InodeFlags::APPEND) => (file, Access::Appends),
+            Ok(file) => (file, Access::Writes),
+            Err(_) => (node.open_to_read()?, Access::Reads),
+        };
+        let (direct, inode) = (cached.with_direct(true), OpenInode::default());
+        for count in inode.counts(access, false) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        inode.cached();
+        Ok(Self { node, cached, direct, inode: Arc::new(inode), access, privileged: false })
+    }
+
     /// Returns whether a program may write by it.
     pub(crate) fn writes(&self) -> bool {
         self.access != Access::Reads
@@ -89,6 +111,19 @@ impl OpenInode {
     }
 }
 
+/// The handle in requests about a file that was not opened.
+pub(crate) const NO_HANDLE: u64 = 0;
+
+/// Returns the handle of a place in [`Slots::open`].
+fn handle_of(at: usize) -> u64 {
+    at as u64 + 1
+}
+
+/// Returns the place of a handle, or one that does not exist.
+fn place_of(handle: u64) -> usize {
+    handle.checked_sub(1).and_then(|at| usize::try_from(at).ok()).unwrap_or(usize::MAX)
+}
+
 /// The table of open handles. A handle is a place in `open`, which is taken again when it is free.
 #[derive(Debug, Default)]
 pub(crate) struct Handles {
@@ -141,7 +176,7 @@ impl Handles {
                 slots.open.len() - 1
             }
         };
-        Ok(at as u64)
+        Ok(handle_of(at))
     }
 
     /// Returns the open file of a handle.
@@ -149,7 +184,7 @@ impl Handles {
     /// # Errors
     /// EBADF if there is none.
     pub(crate) fn get(&self, handle: u64) -> Answer<Arc<Open>> {
-        let at = usize::try_from(handle).unwrap_or(usize::MAX);
+        let at = place_of(handle);
         self.slots.read().open.get(at).cloned().flatten().ok_or(Fault(Errno::BADF))
     }
 
@@ -172,7 +207,7 @@ impl Handles {
 
     /// Closes a handle.
     pub(crate) fn close(&self, handle: u64) {
-        let at = usize::try_from(handle).unwrap_or(usize::MAX);
+        let at = place_of(handle);
         let gone = {
             let mut slots = self.slots.write();
             let gone = slots.open.get_mut(at).and_then(Option::take);

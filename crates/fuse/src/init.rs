@@ -31,11 +31,25 @@ const WANTED: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::INIT_EXT)
     .union(InitFlags::DIRECT_IO_ALLOW_MMAP);
 
-/// Returns the answer to the kernel's FUSE_INIT. Without `acl` the kernel checks modes only. Times
-/// that the kernel keeps are whole multiples of `time_gran` nanoseconds.
-pub(crate) fn answer(init: &InitIn, acl: bool, time_gran: u32) -> InitOut {
+/// What the options of a mount and its volume ask of the kernel.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wishes {
+    /// It checks permissions by ACLs, not by modes only.
+    pub(crate) acl: bool,
+    /// It opens files without a request.
+    pub(crate) no_open: bool,
+    /// Times that it keeps are whole multiples of so many nanoseconds.
+    pub(crate) time_gran: u32,
+}
+
+/// Returns the answer to the kernel's FUSE_INIT.
+pub(crate) fn answer(init: &InitIn, wishes: Wishes) -> InitOut {
+    let Wishes { acl, no_open, time_gran } = wishes;
     let offered = InitFlags::from_bits_retain(u64::from(init.flags2) << 32 | u64::from(init.flags));
-    let wanted = if acl { WANTED } else { WANTED.difference(InitFlags::POSIX_ACL) };
+    let mut wanted = WANTED;
+    wanted.set(InitFlags::POSIX_ACL, acl);
+    // It truncates by a request of its own where none opens.
+    wanted.set(InitFlags::ATOMIC_O_TRUNC, !no_open);
     let flags = (offered & wanted).bits();
     InitOut {
         major: MAJOR,

@@ -23,6 +23,7 @@ mod handles;
 mod init;
 mod monitor;
 mod mountpoint;
+mod node_files;
 mod nodes;
 mod notifier;
 mod options;

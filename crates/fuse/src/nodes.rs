@@ -65,6 +65,11 @@ impl Nodes {
         self.shards.iter().map(|shard| shard.lock().known.len()).sum()
     }
 
+    /// Returns the ids of the inodes that the kernel knows.
+    pub(crate) fn ids(&self) -> Vec<u64> {
+        self.shards.iter().flat_map(|shard| shard.lock().known.keys().copied().collect::<Vec<_>>()).collect()
+    }
+
     /// Returns the inode that the kernel means, read by `load` where it is not held.
     ///
     /// # Errors

@@ -8,7 +8,6 @@ mod words;
 
 use crate::owners::Owners;
 use crate::table::LAZYTIME;
-use lanefs::device::Cached;
 use lanefs::{Atime, OpenOptions};
 use option::Action;
 pub use option::{MountOption, OptionKind};
@@ -74,6 +73,10 @@ pub struct MountOptions {
     pub(crate) owners: Owners,
     /// See [`Follow`](crate::scheduling::Follow).
     pub(crate) follow: bool,
+    /// The kernel opens and closes files without a request.
+    pub(crate) no_open: bool,
+    /// There are no extended attributes.
+    pub(crate) no_xattr: bool,
     atime: Atime,
     open: OpenOptions,
     /// Words that are no flags: a mount that is there keeps what it has of them.
@@ -120,12 +123,10 @@ impl Default for MountOptions {
             acl: true,
             owners: Owners::default(),
             follow: true,
+            no_open: false,
+            no_xattr: false,
             atime: Atime::Relative,
-            open: OpenOptions::new()
-                .cached(Cached::SmallReads)
-                .cache_bytes(CACHE)
-                .release_memory_when_idle(true)
-                .tick_times(true),
+            open: OpenOptions::new().cache_bytes(CACHE).release_memory_when_idle(true).tick_times(true),
             from_the_beginning: Vec::new(),
             of_the_table: None,
         }
@@ -209,7 +210,6 @@ impl MountOptions {
 
     fn set_acl(&mut self, on: bool) {
         self.acl = on;
-        self.open = self.open.clone().acl(on);
     }
 
     fn set_atime(&mut self, atime: Atime) {
@@ -226,7 +226,7 @@ impl MountOptions {
 
     /// Returns whether the kernel is told of ACLs: it would check permissions by them.
     pub(crate) fn acl(&self) -> bool {
-        self.acl && self.kernel_checks()
+        self.acl && !self.no_xattr && self.kernel_checks()
     }
 
     /// Returns which changes are durable when they are answered.
@@ -237,7 +237,9 @@ impl MountOptions {
 
     /// Returns how to open the volume.
     pub fn open_options(&self) -> OpenOptions {
-        self.open.clone().write(!self.read_only).confined(self.sandbox != SandboxMode::Off)
+        // The mode means what it says where no ACL can be seen.
+        let acl = self.acl && !self.no_xattr;
+        self.open.clone().acl(acl).write(!self.read_only).confined(self.sandbox != SandboxMode::Off)
     }
 
     /// Returns when a read updates atime.

@@ -14,7 +14,7 @@ use crate::quote::{JsonName, escaped};
 use crate::size;
 use crate::time::Time;
 use crate::volumes;
-use lanefs_device::{BlockDevice, PartitionTable};
+use lanefs_device::{BlockDevice, Cached, PartitionTable};
 use lanefs_format::{Compat, Incompat, State, Superblock};
 use owo_colors::Style;
 use serde::Serialize;
@@ -69,6 +69,7 @@ struct Info {
     mounted: Option<Time>,
     checked: Option<Time>,
     errors: u32,
+    io: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     group_list: Vec<groups::Group>,
 }
@@ -86,7 +87,8 @@ impl Args {
         if let Some(exports) = exports::of(&name)? {
             return if self.json { out.json(&exports) } else { exports.show(out) };
         }
-        let device = volumes::device(&name)?;
+        // As a program opens it that says nothing: what is chosen is shown.
+        let device = volumes::device_cached(&name, Cached::SmallReads)?;
         let sb = match volumes::read_superblock(&*device, &name) {
             Ok(sb) => sb,
             Err(e) => {
@@ -95,7 +97,7 @@ impl Args {
                 return if self.json { out.json(&table) } else { table.show(out) };
             }
         };
-        let mut info = Info::new(&name, &sb);
+        let mut info = Info::new(&name, &sb, &*device);
         if self.groups {
             info.group_list = groups::read(&*device, &sb, &name)?;
         }
@@ -108,7 +110,7 @@ impl Args {
 }
 
 impl Info {
-    fn new(name: &OsString, sb: &Superblock) -> Self {
+    fn new(name: &OsString, sb: &Superblock, device: &dyn BlockDevice) -> Self {
         let raw = sb.raw();
         let unsupported = sb.unsupported();
         let [mounted, written, created, checked] = sb.times().map(|t| match i64::try_from(t) {
@@ -150,6 +152,7 @@ impl Info {
             mounted,
             checked,
             errors: raw.s_error_count.get(),
+            io: device.cached().map_or_else(|| "memory".into(), |cached| cached.to_string()),
             group_list: Vec::new(),
         }
     }
@@ -189,6 +192,7 @@ impl Info {
             ),
             ("Journal", self.journal()),
             ("Features", self.features.join(" ")),
+            ("I/O", self.io()),
         ];
         let mut more = |name, list: &[String]| {
             if !list.is_empty() {
@@ -216,6 +220,17 @@ impl Info {
             writeln!(out, "{} {value}", out.paint(&format!("{name:<13}"), Style::new().bold()))?;
         }
         Ok(())
+    }
+
+    /// Returns how a volume is reached that is opened without the option `io=`.
+    fn io(&self) -> String {
+        let what = match &*self.io {
+            "mixed" => "past the page cache of the system, but for small reads",
+            "buffered" => "through the page cache of the system",
+            "direct" => "past the page cache of the system",
+            _ => "no page cache of the system",
+        };
+        format!("{} ({what})", self.io)
     }
 
     fn journal(&self) -> String {

@@ -33,8 +33,8 @@ const SHAPES: [&str; 3] = [
     "flen = 65536\n[opsize]\nmin = 1\nmax = 4096\n",
 ];
 
-fn fsx(operations: u32, rounds: u64) {
-    let image = Image::new(SIZE, &[]);
+fn fsx(operations: u32, rounds: u64, option: &str) {
+    let image = Image::new(SIZE, &[]).with(option);
     for seed in 1..=rounds {
         let mounted = image.mount(&judged());
         for (number, shape) in SHAPES.iter().enumerate() {
@@ -61,8 +61,8 @@ fn fsx(operations: u32, rounds: u64) {
 }
 
 /// Several files at once, each by a process of its own; then their content after a new mount.
-fn exercise(operations: u32, rounds: u64, args: &[&str]) {
-    let image = Image::new(SIZE, args);
+fn exercise(operations: u32, rounds: u64, args: &[&str], option: &str) {
+    let image = Image::new(SIZE, args).with(option);
     let program = compile(&image, "exercise.c");
     let server = judged();
     // Some calls the kernel's half of FUSE cannot do under any server: see the head of the program.
@@ -104,23 +104,31 @@ fn exercise(operations: u32, rounds: u64, args: &[&str]) {
 
 #[test]
 fn fsx_for_a_moment() {
-    fsx(4000, 1);
+    fsx(4000, 1, "rw");
 }
 
 #[test]
 #[ignore = "long: make judge-mount"]
 fn fsx_for_long() {
-    fsx(10_000, 8);
+    fsx(10_000, 8, "rw");
+    fsx(10_000, 4, "noopen");
+}
+
+#[test]
+fn a_kernel_that_opens_by_itself() {
+    fsx(2000, 1, "noopen");
+    exercise(1000, 1, &[], "noopen");
 }
 
 #[test]
 fn every_way_to_a_file() {
-    exercise(2000, 1, &[]);
+    exercise(2000, 1, &[], "rw");
 }
 
 #[test]
 #[ignore = "long: make judge-mount"]
 fn every_way_to_a_file_for_long() {
-    exercise(15_000, 3, &[]);
-    exercise(10_000, 2, &["-b", "1024"]);
+    exercise(15_000, 3, &[], "rw");
+    exercise(15_000, 2, &[], "noopen");
+    exercise(10_000, 2, &["-b", "1024"], "rw");
 }

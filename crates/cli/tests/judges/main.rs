@@ -19,6 +19,7 @@ mod namespaces;
 mod overlay;
 mod permissions;
 mod pjd;
+mod requests;
 mod stress;
 mod support;
 mod waits;

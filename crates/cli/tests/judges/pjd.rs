@@ -22,8 +22,8 @@ entries = [["nobody", "nogroup"], ["games", "games"]]
 "#;
 
 /// The names of the tests that passed and that failed.
-fn results(server: &Server, user: Option<&str>) -> [BTreeSet<String>; 2] {
-    let image = Image::new(SIZE, &[]);
+fn results(server: &Server, user: Option<&str>, option: &str) -> [BTreeSet<String>; 2] {
+    let image = Image::new(SIZE, &[]).with(option);
     let config = image.beside("pjdfstest.toml");
     fs::write(&config, CONFIG).unwrap();
     let secondary = image.beside("secondary");
@@ -68,9 +68,9 @@ fn results(server: &Server, user: Option<&str>) -> [BTreeSet<String>; 2] {
 }
 
 /// Fails if the list and the differences found are not the same.
-fn compare(user: Option<&str>) {
-    let [kernel, _] = results(&Server::Kernel, user);
-    let [passed, failed] = results(&judged(), user);
+fn compare(user: Option<&str>, option: &str) {
+    let [kernel, _] = results(&Server::Kernel, user, option);
+    let [passed, failed] = results(&judged(), user, option);
     let lost: BTreeSet<_> = kernel.difference(&passed).cloned().collect();
     let more: BTreeSet<_> = passed.difference(&kernel).collect();
     println!(
@@ -91,10 +91,15 @@ fn compare(user: Option<&str>) {
 
 #[test]
 fn as_root() {
-    compare(None);
+    compare(None, "rw");
 }
 
 #[test]
 fn as_a_user() {
-    compare(Some("games"));
+    compare(Some("games"), "rw");
+}
+
+#[test]
+fn with_fewer_requests() {
+    compare(None, "noopen,noxattr");
 }

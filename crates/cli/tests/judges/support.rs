@@ -38,6 +38,8 @@ pub(crate) fn options(server: &Server) -> &'static str {
 pub(crate) struct Image {
     dir: tempfile::TempDir,
     pub(crate) path: PathBuf,
+    /// Options of lanefs beside [`options`], with commas before them.
+    more: String,
 }
 
 impl Image {
@@ -45,7 +47,13 @@ impl Image {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("volume.img");
         mke2fs(&path, size, &[&["-t", "ext4"], args].concat());
-        Self { dir, path }
+        Self { dir, path, more: String::new() }
+    }
+
+    /// The same volume, which lanefs mounts with another option.
+    pub(crate) fn with(mut self, option: &str) -> Self {
+        self.more = format!(",{option}");
+        self
     }
 
     /// A path on the host, beside the image.
@@ -54,7 +62,8 @@ impl Image {
     }
 
     pub(crate) fn mount(&self, server: &Server) -> Mounted {
-        Mounted::new(server, &self.path, options(server), LIMIT)
+        let more = if let Server::Lanefs(_) = server { &self.more } else { "" };
+        Mounted::new(server, &self.path, &format!("{}{more}", options(server)), LIMIT)
     }
 }
 

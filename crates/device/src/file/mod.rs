@@ -39,7 +39,7 @@ pub(crate) use tests::{LOCKED_AT_REMOVAL, exercise};
 
 use crate::block_device::{check_range, zero_by_writing};
 use crate::open_here::OpenHere;
-use crate::{BlockDevice, DeviceError, IoUring, Op, ReadOp, Result, WriteOp};
+use crate::{BlockDevice, Cached, DeviceError, IoUring, Op, ReadOp, Result, WriteOp};
 use flush::Flusher;
 use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom};
 use rustix::io::{Errno, retry_on_intr};
@@ -52,6 +52,15 @@ use std::{fmt, os::unix::fs::FileExt};
 
 /// Bytes from which on a read is large.
 const LARGE: u64 = 128 << 10;
+
+/// Which reads of a device with [`Cached::SmallReads`] use the page cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reads {
+    /// The small ones.
+    BySize,
+    /// None.
+    Direct,
+}
 
 /// The kind of a file, with its parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,12 +115,22 @@ impl FileDevice {
     }
 
     /// Returns the file by which a read of `len` bytes goes through the page cache, if it does.
-    fn reads_cached(&self, len: u64) -> Option<&File> {
+    fn reads_cached(&self, len: u64, reads: Reads) -> Option<&File> {
         if self.is_direct() {
-            self.for_small_reads.as_ref().filter(|_| len < LARGE)
+            self.for_small_reads.as_ref().filter(|_| reads == Reads::BySize && len < LARGE)
         } else {
             Some(&self.file)
         }
+    }
+
+    fn read_one(&self, buf: &mut [u8], offset: u64, reads: Reads) -> Result<()> {
+        let len = buf.len() as u64;
+        check_range(Op::Read, self.size(), offset, len)?;
+        let done = match self.reads_cached(len, reads) {
+            Some(file) => file.read_exact_at(buf, offset),
+            None => self.read_direct(offset, buf),
+        };
+        done.map_err(|e| DeviceError::new(Op::Read, offset, len, e))
     }
 
     /// Returns the file, for other code that maps it.
@@ -173,14 +192,16 @@ impl BlockDevice for FileDevice {
         Some(self.owner)
     }
 
+    fn cached(&self) -> Option<Cached> {
+        Some(match (self.is_direct(), &self.for_small_reads) {
+            (false, _) => Cached::All,
+            (true, Some(_)) => Cached::SmallReads,
+            (true, None) => Cached::Nothing,
+        })
+    }
+
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let len = buf.len() as u64;
-        check_range(Op::Read, self.size(), offset, len)?;
-        let done = match self.reads_cached(len) {
-            Some(file) => file.read_exact_at(buf, offset),
-            None => self.read_direct(offset, buf),
-        };
-        done.map_err(|e| DeviceError::new(Op::Read, offset, len, e).of(&self.path))
+        self.read_one(buf, offset, Reads::BySize).map_err(|e| e.of(&self.path))
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
@@ -195,7 +216,11 @@ impl BlockDevice for FileDevice {
     }
 
     fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> Result<()> {
-        self.read_vectored(ops).map_err(|e| e.of(&self.path))
+        self.read_vectored(ops, Reads::BySize).map_err(|e| e.of(&self.path))
+    }
+
+    fn read_batch_direct(&self, ops: &mut [ReadOp<'_>]) -> Result<()> {
+        self.read_vectored(ops, Reads::Direct).map_err(|e| e.of(&self.path))
     }
 
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {

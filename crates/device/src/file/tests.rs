@@ -472,16 +472,18 @@ fn small_reads_by_the_cache() {
     let dev = mixed().create(&path, 3 << 20).unwrap();
     assert!(dev.is_direct() && dev.alignment() >= 512);
     let by_cache = |len| {
-        dev.reads_cached(len)
+        dev.reads_cached(len, Reads::BySize)
             .is_some_and(|file| !rustix::fs::fcntl_getfl(file).unwrap().contains(rustix::fs::OFlags::DIRECT))
     };
     assert!(by_cache(LARGE - 1) && !by_cache(LARGE));
+    assert!(dev.reads_cached(1, Reads::Direct).is_none());
+    assert_eq!(dev.cached(), Some(Cached::SmallReads));
     exercise(&dev, dev.path());
     drop(dev);
     // Where direct I/O is not to be had.
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len((3 << 20) + 1111).unwrap();
     let odd = mixed().open(&path).unwrap();
-    assert!(!odd.is_direct() && odd.alignment() == 1);
+    assert!(!odd.is_direct() && odd.alignment() == 1 && odd.cached() == Some(Cached::All));
     exercise(&odd, odd.path());
 }
 

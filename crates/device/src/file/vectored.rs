@@ -1,7 +1,7 @@
 //! Batches: joins adjacent ops to runs, and submits runs to the kernel together where that pays.
 
-use super::FileDevice;
 use super::piece::{self, MOST_PIECES, Piece, Source, Target};
+use super::{FileDevice, Reads};
 use crate::block_device::check_range;
 use crate::{AlignedBuf, BlockDevice, DeviceError, IoUring, Op, ReadOp, Result, WriteOp};
 use std::io;
@@ -110,11 +110,11 @@ impl FileDevice {
         Ok(())
     }
 
-    pub(super) fn read_vectored(&self, ops: &mut [ReadOp<'_>]) -> Result<()> {
+    pub(super) fn read_vectored(&self, ops: &mut [ReadOp<'_>], reads: Reads) -> Result<()> {
         if let [op] = ops
             && op.buf.len() as u64 <= CUT
         {
-            return self.read_at(op.buf, op.offset);
+            return self.read_one(op.buf, op.offset, reads);
         }
         for op in ops.iter() {
             check_range(Op::Read, self.size(), op.offset, op.buf.len() as u64)?;
@@ -123,10 +123,11 @@ impl FileDevice {
         order.sort_by_key(|op| op.offset);
         let mut runs = Runs::new(self);
         for ops in order.chunk_by_mut(|a, b| a.offset + a.buf.len() as u64 == b.offset) {
-            let small = self.reads_cached(ops.iter().map(|op| op.buf.len() as u64).sum()).is_some();
+            let len = ops.iter().map(|op| op.buf.len() as u64).sum();
+            let small = self.reads_cached(len, reads).is_some();
             let aligned = ops.iter().all(|op| self.is_aligned(op.offset, op.buf));
             if self.is_direct() && (small || !aligned) {
-                ops.iter_mut().try_for_each(|op| self.read_at(op.buf, op.offset))?;
+                ops.iter_mut().try_for_each(|op| self.read_one(op.buf, op.offset, reads))?;
                 continue;
             }
             for op in ops {

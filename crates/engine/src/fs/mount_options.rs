@@ -103,7 +103,7 @@ impl OpenOptions {
     /// | `noload`, `norecovery` | [`noload`](Self::noload) |
     /// | `commit=SECONDS` | [`commit_interval`](Self::commit_interval); 0 is the five seconds of the kernel |
     /// | `cache=SIZE`, `metadata_cache=SIZE` | [`cache_bytes`](Self::cache_bytes), [`metadata_cache_bytes`](Self::metadata_cache_bytes): `64M`, `1G` |
-    /// | `io=buffered`, `io=direct`, `io=mixed` | [`cached`](Self::cached): all, nothing, small reads |
+    /// | `io=mixed`, `io=buffered`, `io=direct` | [`cached`](Self::cached): small reads (the default), all, nothing |
     /// | `io_uring=auto`, `off`, `on` | [`io_uring`](Self::io_uring) |
     /// | `locking=inode`, `range-mutex`, `range` | [`locking`](Self::locking) |
     /// | `overwrite=journal`, `nojournal` | [`overwrite`](Self::overwrite) |

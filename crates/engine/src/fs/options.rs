@@ -42,7 +42,7 @@ impl OpenOptions {
     pub fn new() -> Self {
         Self {
             write: false,
-            cached: Cached::default(),
+            cached: Cached::SmallReads,
             io_uring: IoUring::default(),
             confined: false,
             noload: false,
@@ -71,7 +71,9 @@ impl OpenOptions {
         self.cached(if direct { Cached::Nothing } else { Cached::All })
     }
 
-    /// Sets which I/O uses the system's page cache. The default is all of it.
+    /// Sets which I/O uses the system's page cache. The default is small reads, where the file
+    /// below allows that ([`Cached::SmallReads`]). [`Stats::cached`](crate::Stats::cached) says
+    /// what was chosen.
     pub fn cached(mut self, what: Cached) -> Self {
         self.cached = what;
         self

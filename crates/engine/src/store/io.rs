@@ -72,21 +72,39 @@ pub(crate) fn read_inode(store: &Store, inode: &Inode, offset: u64, buf: &mut [u
     let len = buf.len().min(usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX));
     let Some(buf) = buf.get_mut(..len) else { return Ok(0) };
     let ops = plan_read(store, offset, buf, |lblk| map::lookup(store, inode, lblk))?;
-    read(store, ops)?;
+    read(store, ops, ReadPath::AsOpened)?;
     Ok(len)
 }
 
+/// How content is read from the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReadPath {
+    /// As the device is opened.
+    AsOpened,
+    /// Past the page cache of the system, unless all I/O of the device goes through it.
+    Direct,
+}
+
+impl ReadPath {
+    fn run(self, device: &dyn BlockDevice, ops: &mut [ReadOp<'_>]) -> Result<()> {
+        Ok(match self {
+            Self::AsOpened => device.read_batch(ops)?,
+            Self::Direct => device.read_batch_direct(ops)?,
+        })
+    }
+}
+
 /// Runs all reads, as a batch if all are aligned.
-pub(crate) fn read(store: &Store, mut ops: Vec<ReadOp<'_>>) -> Result<()> {
+pub(crate) fn read(store: &Store, mut ops: Vec<ReadOp<'_>>, path: ReadPath) -> Result<()> {
     let device = &*store.device;
     let align = alignment(store);
     let fits = |op: &ReadOp<'_>| is_aligned(align, op.offset, op.buf);
     if align <= 1 || ops.iter().all(fits) {
-        return Ok(device.read_batch(&mut ops)?);
+        return path.run(device, &mut ops);
     }
     ops.into_iter().try_for_each(|op| match fits(&op) {
-        true => Ok(device.read_at(op.buf, op.offset)?),
-        false => read_bounced(device, align, op.offset, op.buf),
+        true => path.run(device, &mut [op]),
+        false => read_bounced(device, align, op, path),
     })
 }
 
@@ -183,11 +201,12 @@ fn around(align: usize, offset: u64, len: usize) -> (u64, usize, usize, usize) {
     (offset - before as u64, before, (before + covered).next_multiple_of(align), covered)
 }
 
-fn read_bounced(device: &dyn BlockDevice, align: usize, mut offset: u64, mut buf: &mut [u8]) -> Result<()> {
+fn read_bounced(device: &dyn BlockDevice, align: usize, op: ReadOp<'_>, path: ReadPath) -> Result<()> {
+    let ReadOp { mut offset, mut buf } = op;
     while !buf.is_empty() {
         let (start, before, len, covered) = around(align, offset, buf.len());
         let mut own = AlignedBuf::zeroed(len);
-        device.read_at(&mut own, start)?;
+        path.run(device, &mut [ReadOp { offset: start, buf: &mut own }])?;
         let (now, rest) = buf.split_at_mut(covered);
         now.copy_from_slice(&own[before..before + covered]);
         (offset, buf) = (offset + covered as u64, rest);

@@ -61,7 +61,7 @@ impl Filesystem {
         out: &mut Outbox,
         stage: Stage,
     ) -> Answer<Outcome> {
-        let open = self.handles.get(read.handle)?;
+        let open = self.opened(header.nodeid, read.handle)?;
         let room = out.room(read.size)?;
         let n = match read.for_cache {
             true => {
@@ -84,7 +84,7 @@ impl Filesystem {
 
     pub(super) fn write(&self, header: &InHeader, write: &Write<'_>, out: &mut Outbox) -> Answer<Outcome> {
         let Write { bytes, offset, flags, .. } = *write;
-        let open = self.handles.get(write.handle)?;
+        let open = self.opened(header.nodeid, write.handle)?;
         out.put(&WriteOut { size: bytes.len() as u32, padding: 0 })?;
         let WriteFrom::Program { kills_ids, direct } = write.from else {
             self.check_cached(header, &open)?;
@@ -111,8 +111,8 @@ impl Filesystem {
         Ok(Outcome::Answered)
     }
 
-    pub(super) fn fsync(&self, handle: u64, data_only: bool) -> Answer {
-        let open = self.handles.get(handle)?;
+    pub(super) fn fsync(&self, id: u64, handle: u64, data_only: bool) -> Answer {
+        let open = self.opened(id, handle)?;
         if data_only {
             return Ok(open.cached.sync_data()?);
         }
@@ -121,7 +121,7 @@ impl Filesystem {
 
     pub(super) fn fallocate(&self, header: &InHeader, range: Fallocate) -> Answer {
         let Fallocate { handle, mode, offset, len } = range;
-        let open = self.handles.get(handle)?;
+        let open = self.opened(header.nodeid, handle)?;
         let change = match mode {
             FallocMode::Allocate | FallocMode::KeepSize => Change::Append,
             _ => Change::Overwrite,
@@ -137,7 +137,7 @@ impl Filesystem {
         out: &mut Outbox,
         stage: Stage,
     ) -> Answer<Outcome> {
-        let open = self.handles.get(seek.handle)?;
+        let open = self.opened(header.nodeid, seek.handle)?;
         // The kernel asks without handing down first what it has cached.
         if stage == Stage::Fresh && open.inode.is_written() {
             let notice = written_out(header, seek.offset);
@@ -152,7 +152,8 @@ impl Filesystem {
     }
 
     pub(super) fn copy_file_range(&self, header: &InHeader, copy: &CopyRange, out: &mut Outbox) -> Answer {
-        let (from, to) = (self.handles.get(copy.from)?, self.handles.get(copy.to)?);
+        let from = self.opened(header.nodeid, copy.from)?;
+        let to = self.opened(copy.to_node, copy.to)?;
         self.before_change(header, &to.node, Change::Overwrite, Keeps::Unknown)?;
         // The answer counts in 32 bits.
         let len = copy.len.min(1 << 30);

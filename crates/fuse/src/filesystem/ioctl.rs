@@ -72,13 +72,15 @@ impl Filesystem {
         let changes = meta.flags() ^ flags;
         self.check_may_set(header, &meta, changes)?;
         let becomes_immutable = (changes & flags).contains(InodeFlags::IMMUTABLE);
-        if becomes_immutable && stage == Stage::Fresh && self.handles.is_written(node.ino()) {
+        if becomes_immutable && stage == Stage::Fresh && self.is_written(node.ino()) {
             // The kernel first writes back the pages that became dirty while writes were allowed.
             let notice = Notice::Content { node: header.nodeid, offset: 0, len: 0 };
             return Ok(self.notice_first(notice, header, Request::Ioctl(ioctl)));
         }
         let changed = project.is_none() || !(changes & InodeFlags::USER_VISIBLE).is_empty();
         node.set_file_attr(changed.then_some(flags), project)?;
+        // Without opens the next write is judged by the new flags.
+        self.node_files.close(header.nodeid);
         self.settle_inode(header.nodeid)?;
         out.put(&IoctlOut::default())?;
         // The kernel does not know that the time of the last change moved.
@@ -106,6 +108,8 @@ impl Filesystem {
         let mut verity = Verity::default();
         (verity.hash, verity.block_size) = (args.hash, Some(args.block_size));
         verity.salt = args.salt[..args.salt_size].to_vec();
+        // A writer that is none.
+        self.node_files.close(header.nodeid);
         node.enable_verity(&verity)?;
         self.settle_inode(header.nodeid)
     }

@@ -21,7 +21,8 @@ use crate::caller::Caller;
 use crate::channel::Channel;
 use crate::fault::{Answer, Fault};
 use crate::fullness::Fullness;
-use crate::handles::Handles;
+use crate::handles::{Handles, NO_HANDLE, Open};
+use crate::node_files::NodeFiles;
 use crate::nodes::Nodes;
 use crate::notifier::{self, Notice, NoticeJob, Notifier};
 use crate::options::{Durably, MountOptions};
@@ -40,6 +41,10 @@ pub(crate) struct Filesystem {
     volume: Volume,
     nodes: Nodes,
     handles: Handles,
+    /// Files that are read and written without a handle, with `noopen`.
+    node_files: NodeFiles,
+    no_open: bool,
+    no_xattr: bool,
     fullness: Fullness,
     atime: Atime,
     dir_atime: Atime,
@@ -101,6 +106,9 @@ impl Filesystem {
             volume,
             nodes,
             handles,
+            node_files: NodeFiles::default(),
+            no_open: options.no_open,
+            no_xattr: options.no_xattr,
             fullness,
             atime,
             dir_atime,
@@ -136,6 +144,22 @@ impl Filesystem {
         self.nodes.get(id, |ino| self.volume.node_at(ino))
     }
 
+    /// Returns the open file that a request for node `id` means by a handle.
+    ///
+    /// # Errors
+    /// EBADF if there is none.
+    fn opened(&self, id: u64, handle: u64) -> Answer<Arc<Open>> {
+        match self.no_open && handle == NO_HANDLE {
+            true => self.node_files.get(id, || self.node(id)),
+            false => self.handles.get(handle),
+        }
+    }
+
+    /// Returns whether a program may write to an open file of this inode.
+    fn is_written(&self, ino: u32) -> bool {
+        self.no_open || self.handles.is_written(ino)
+    }
+
     pub(crate) fn notifier(&self) -> &Notifier {
         &self.notifier
     }
@@ -148,11 +172,16 @@ impl Filesystem {
         self.nodes.len()
     }
 
-    /// Makes the kernel write back the dirty pages of all open files. Closed files have none. The
-    /// pages arrive as requests, so a serving thread must not call this.
+    /// Makes the kernel write back the dirty pages of all open files. Closed files have none. With
+    /// `noopen` any inode may be an open file. The pages arrive as requests, so a serving thread
+    /// must not call this.
     pub(crate) fn write_out(&self, channel: &Channel) {
-        for ino in self.handles.written() {
-            notifier::send(channel, Notice::Content { node: self.nodes.id_of(ino), offset: 0, len: 0 });
+        let written = match self.no_open {
+            true => self.nodes.ids(),
+            false => self.handles.written().into_iter().map(|ino| self.nodes.id_of(ino)).collect(),
+        };
+        for node in written {
+            notifier::send(channel, Notice::Content { node, offset: 0, len: 0 });
         }
     }
 
@@ -161,9 +190,9 @@ impl Filesystem {
     /// # Errors
     /// The errors of [`Volume::close`].
     pub(crate) fn close(self) -> lanefs::Result<()> {
-        let Self { volume, nodes, handles, .. } = self;
+        let Self { volume, nodes, handles, node_files, .. } = self;
         // The last use of a file without a name deletes it, for which the volume must be open.
-        drop(handles);
+        drop((handles, node_files));
         drop(nodes);
         volume.close()
     }
@@ -176,6 +205,9 @@ impl Filesystem {
         let Received { header, request } = received;
         let forgets = request.as_ref().is_ok_and(Request::forgets);
         let request = request.as_ref().map_err(|fault| *fault)?;
+        if self.is_declined(request) {
+            return Err(Fault(Errno::NOSYS));
+        }
         let outcome = match forgets || self.is_privileged(header) {
             true => self.carry_out(header, request, out, stage),
             false => Volume::keeping_reserved(|| self.carry_out(header, request, out, stage)),
@@ -184,6 +216,20 @@ impl Filesystem {
             self.look_at_space();
         }
         outcome
+    }
+
+    /// Returns whether the mount has no such request. From the first answer that says so on, the
+    /// kernel does without it: it opens files by itself, makes them by MKNOD, and has EOPNOTSUPP for
+    /// extended attributes.
+    fn is_declined(&self, request: &Request<'_>) -> bool {
+        match request {
+            Request::Open(_) | Request::Create { .. } => self.no_open,
+            Request::GetXattr { .. }
+            | Request::ListXattr { .. }
+            | Request::SetXattr(_)
+            | Request::RemoveXattr { .. } => self.no_xattr,
+            _ => false,
+        }
     }
 
     fn carry_out(
@@ -216,7 +262,7 @@ impl Filesystem {
                 self.handles.close(handle);
                 Ok(())
             }
-            Request::Fsync { handle, data_only } => self.fsync(handle, data_only),
+            Request::Fsync { handle, data_only } => self.fsync(id, handle, data_only),
             Request::FsyncDir => self.fsyncdir(id),
             Request::Fallocate(range) => self.fallocate(header, range),
             Request::Seek(seek) => return self.lseek(header, seek, out, stage),
@@ -269,13 +315,16 @@ impl Filesystem {
     }
 
     fn forget(&self, id: u64, lookups: u64) -> Outcome {
+        if self.no_open {
+            self.node_files.close(id);
+        }
         self.nodes.forget(id, lookups);
         Outcome::Silent
     }
 
     fn batch_forget(&self, forgotten: &[ForgetOne]) -> Outcome {
         for one in forgotten {
-            self.nodes.forget(one.nodeid.get(), one.nlookup.get());
+            self.forget(one.nodeid.get(), one.nlookup.get());
         }
         Outcome::Silent
     }

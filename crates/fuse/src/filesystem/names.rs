@@ -5,6 +5,7 @@ use super::data::{access, open_flags};
 use crate::attr::{entry_out, no_entry};
 use crate::buffers::Outbox;
 use crate::fault::{Answer, Fault};
+use crate::handles::NO_HANDLE;
 use crate::request::{Make, NewFile};
 use crate::wire::{InHeader, OpenFlags, OpenOut};
 use lanefs::{Error, NewKind, Node, RenameFlags};
@@ -74,7 +75,11 @@ impl Filesystem {
     /// Tells the kernel of an inode and of its open file.
     fn tell_open(&self, node: Node, flags: OpenFlags, privileged: bool, out: &mut Outbox) -> Answer {
         let open_flags = self.opened_when_full(flags, open_flags(flags, &node));
-        let fh = self.handles.open(node.clone(), access(flags, &node), privileged)?;
+        // With `noopen` a file that is made in another way than by MKNOD has no handle either.
+        let fh = match self.no_open {
+            true => NO_HANDLE,
+            false => self.handles.open(node.clone(), access(flags, &node), privileged)?,
+        };
         self.tell(node, out)?;
         out.put(&OpenOut { fh, open_flags, backing_id: 0 })
     }

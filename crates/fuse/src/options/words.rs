@@ -188,6 +188,23 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
         "It stays where the kernel's scheduler puts it.",
     ),
     keep(
+        &["noopen"],
+        |options, _, _| {
+            options.no_open = true;
+            Ok(())
+        },
+        "The kernel opens and closes files without asking lanefs, which makes many small files faster. What \
+         an open would have refused (by flags of `chattr`, or for want of space), fsync(2) and close(2) refuse.",
+    ),
+    keep(
+        &["noxattr"],
+        |options, _, _| {
+            options.no_xattr = true;
+            Ok(())
+        },
+        "No extended attribute can be seen or set: no ACL counts (`noacl`), no file has capabilities.",
+    ),
+    keep(
         &["remount"],
         |options, _, _| {
             options.remount = true;

@@ -97,7 +97,7 @@ pub(crate) fn run<'a>(fs: &Fs, requests: impl Iterator<Item = Request<'a>>) {
     drop((timers, writer));
     let time = &fs.counters.read_direct;
     let _timers: Vec<_> = reads.iter().map(|_| time.start()).collect();
-    if fs.device.read_batch(&mut ops).is_ok() {
+    if fs.device.read_batch_direct(&mut ops).is_ok() {
         reads.into_iter().for_each(|held| *held.done = Some(held.len));
     }
 }

@@ -10,7 +10,7 @@
 //! would not be read again.
 
 use super::content::{Content, end_of};
-use super::io;
+use super::io::{self, ReadPath};
 use super::verity::Expected;
 use crate::error::{Error, Result};
 use crate::fs::file::cache::{FileCache, Segment};
@@ -83,7 +83,7 @@ impl Content<'_> {
                 self.mapping(lblk)
             })?);
         }
-        io::read(fs, ops)?;
+        io::read(fs, ops, ReadPath::AsOpened)?;
         for segment in segments.iter_mut() {
             let live = live(segment.lblk, segment.buf.len());
             segment.buf[live..].fill(0);
@@ -107,7 +107,7 @@ impl Content<'_> {
             return self.read_cached(buf, offset);
         }
         let _timer = fs.counters.read_direct.start();
-        self.read_held(&mut buf[..whole], offset)?;
+        self.read_held(&mut buf[..whole], offset, ReadPath::AsOpened)?;
         Ok(len)
     }
 

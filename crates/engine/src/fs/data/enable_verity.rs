@@ -11,6 +11,7 @@ use super::ALL;
 use super::content::Content;
 use crate::error::{Error, Result};
 use crate::fs::file::verity::tree_of;
+use crate::store::io::ReadPath;
 use crate::store::map;
 use crate::store::orphan;
 use crate::store::txn::credits;
@@ -136,7 +137,7 @@ impl Content<'_> {
         }
         let tree = tree_of(&descriptor);
         descriptor.root_hash = tree.make(
-            |buf, at| self.read_held(buf, at).map(drop),
+            |buf, at| self.read_held(buf, at, ReadPath::AsOpened).map(drop),
             |bytes, at| self.write_behind(bytes, room.start + at),
         )?;
         let blocks = descriptor.encode_blocks(fs.block_size);

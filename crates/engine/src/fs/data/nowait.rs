@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::fs::IVersion;
 use crate::fs::file::cache::Pressure;
 use crate::fs::file::times::Stamp;
+use crate::store::io::ReadPath;
 
 impl Content<'_> {
     /// Reads cached bytes from byte `offset` on. Returns how many: 0 only at the end.
@@ -43,7 +44,7 @@ impl Content<'_> {
         if self.is_busy(touched) {
             return Err(Error::WouldBlock);
         }
-        self.read_held(buf, offset)
+        self.read_held(buf, offset, ReadPath::Direct)
     }
 
     /// Writes `bytes` through the cache or to memory, from the first on, until a block would have

@@ -1,7 +1,7 @@
 //! Direct reads: mapped and written blocks come from the device in one batch, the rest is zeros.
 
 use super::content::Content;
-use super::io;
+use super::io::{self, ReadPath};
 use crate::error::Result;
 
 impl Content<'_> {
@@ -17,14 +17,14 @@ impl Content<'_> {
             // Dirty pages are newer than the device.
             self.write_back(self.blocks(offset, offset + len as u64)?)?;
         }
-        self.read_held(buf, offset)
+        self.read_held(buf, offset, ReadPath::Direct)
     }
 
     /// Reads all of `buf` from the device. The caller has locked the bytes. Returns how many.
-    pub(super) fn read_held(self, buf: &mut [u8], offset: u64) -> Result<usize> {
+    pub(super) fn read_held(self, buf: &mut [u8], offset: u64, path: ReadPath) -> Result<usize> {
         let len = buf.len();
         let ops = io::plan_read(self.fs(), offset, buf, |lblk| self.mapping(lblk))?;
-        io::read(self.fs(), ops)?;
+        io::read(self.fs(), ops, path)?;
         Ok(len)
     }
 }

@@ -133,7 +133,7 @@ impl<'n> Content<'n> {
     /// Reads from the device what lies behind i_size.
     fn read_behind(self, buf: &mut [u8], at: u64) -> Result<()> {
         let ops = io::plan_read(self.fs(), at, buf, |lblk| self.map(lblk))?;
-        io::read(self.fs(), ops)
+        io::read(self.fs(), ops, io::ReadPath::AsOpened)
     }
 
     /// Adds to `digests` those of `below`, blocks of the level below `level` or of the data.

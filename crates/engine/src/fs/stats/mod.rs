@@ -5,6 +5,7 @@ mod tests;
 mod text;
 
 use crate::fs::Fs;
+use lanefs_device::{BlockDevice, Cached};
 use lanefs_stats::Snapshot;
 
 /// Counters and times since the volume was opened. Displayed as a table for people;
@@ -23,6 +24,9 @@ pub struct Stats {
     pub cache: CacheUse,
     /// The journal: handles, credits, commits and their phases.
     pub journal: lanefs_journal::Stats,
+    /// The I/O of the volume that goes through the page cache of the system, as it was chosen when
+    /// the volume was opened. `None` for a medium without one.
+    pub cached: Option<Cached>,
 }
 
 /// Times in nanoseconds. Reads and writes are counted each time and timed once in 64.
@@ -131,6 +135,6 @@ impl Fs {
             dirty_limit: cache.dirty_limit,
             dirty_files: cache.dirty_files,
         };
-        Stats { times, counts, cache, journal: self.journal.stats() }
+        Stats { times, counts, cache, journal: self.journal.stats(), cached: self.device.cached() }
     }
 }

@@ -169,7 +169,11 @@ fn json_and_the_table_tell_the_same() {
     let stats = volume.stats();
     let (json, table) = (stats.to_json(), stats.to_string());
     let handles = stats.journal.handles;
-    assert!(handles > 0 && json.starts_with(&format!("{{\"counters\":{{\"handles\":{handles},")), "{json}");
+    assert!(
+        handles > 0
+            && json.starts_with(&format!("{{\"io\":\"memory\",\"counters\":{{\"handles\":{handles},")),
+        "{json}"
+    );
     assert!(table.lines().any(|l| l.split_whitespace().eq(["handles", &handles.to_string()])), "{table}");
     let fsync = &stats.times.fsync;
     let wanted = format!(
@@ -179,4 +183,27 @@ fn json_and_the_table_tell_the_same() {
     assert!(json.contains(&wanted), "{wanted} in {json}");
     assert!(table.lines().any(|l| l.starts_with("fsync ")) && !table.contains("throttle"), "{table}");
     assert_eq!(json.matches(['{', '[']).count(), json.matches(['}', ']']).count());
+}
+
+/// The way to the device is chosen at the open, and told.
+#[test]
+fn the_way_to_the_device_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("volume");
+    lanefs_mkfs::format(
+        &lanefs_device::FileDevice::create(&path, 32 << 20).unwrap(),
+        &lanefs_mkfs::Options::default(),
+    )
+    .unwrap();
+    let io = |options: OpenOptions| {
+        let stats = options.write(true).open(&path).unwrap().stats();
+        (stats.cached.unwrap().to_string(), stats.to_json().starts_with("{\"io\":\"mixed\""))
+    };
+    assert_eq!(io(OpenOptions::new()), ("mixed".into(), true));
+    assert_eq!(io(OpenOptions::new().mount_options("io=buffered").unwrap()), ("buffered".into(), false));
+    assert_eq!(io(OpenOptions::new().direct(true)), ("direct".into(), false));
+    // In units of 512 bytes there is no direct I/O to it.
+    let odd = std::fs::File::options().write(true).open(&path).unwrap();
+    odd.set_len((32 << 20) + 100).unwrap();
+    assert_eq!(io(OpenOptions::new()), ("buffered".into(), false));
 }

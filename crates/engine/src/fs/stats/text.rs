@@ -86,12 +86,19 @@ impl Stats {
         .into_iter()
     }
 
-    /// Returns one line of JSON: `counters` and `levels` by name; `histograms` by name with `count`
+    /// Returns how the volume reaches its device, in the words of the option `io=`; `memory` for a
+    /// medium without a page cache.
+    fn io(&self) -> String {
+        self.cached.map_or_else(|| "memory".into(), |cached| cached.to_string())
+    }
+
+    /// Returns one line of JSON: `io` (`buffered`, `mixed`, `direct` or `memory`); `counters` and
+    /// `levels` by name; `histograms` by name with `count`
     /// (runs), `timed` (those that were timed), `running` (not ended yet), `sum`, `mean`, `p50`,
     /// `p99`, `p999` and `max` in nanoseconds, and `buckets` that are not empty: first and last
     /// value, and count.
     pub fn to_json(&self) -> String {
-        let mut text = String::from("{\"counters\":{");
+        let mut text = format!("{{\"io\":\"{}\",\"counters\":{{", self.io());
         for (i, (name, n)) in self.counters().enumerate() {
             // Writing to a String cannot fail.
             let _ = write!(text, "{}\"{name}\":{n}", comma(i));
@@ -141,6 +148,7 @@ impl fmt::Display for Json<'_> {
 /// A line for each histogram and number that is not zero.
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:<20} {:>12}", "io", self.io())?;
         writeln!(f, "{:<20} {:>12} {:>10} {:>10} {:>10} {:>10}", "", "times", "p50", "p99", "p99.9", "max")?;
         for (name, of) in self.histograms().filter(|(_, of)| of.count > 0) {
             write!(f, "{name:<20} {:>12}", of.count)?;
