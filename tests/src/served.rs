@@ -41,7 +41,8 @@ impl Served {
         Self::start(socket, &mut command)
     }
 
-    /// Starts `nbd-server` at `socket` with the export `x` of a file, and these lines of its section.
+    /// Starts `nbd-server` at `socket` with the export `x` of a file, and these lines of its
+    /// section.
     ///
     /// # Panics
     /// If it is missing, or does not come up.

@@ -9,8 +9,8 @@
  *
  * Direct reads and writes of a job with an iodepth above 1 are queued until fio waits for a result,
  * which it does when the queue is full: then all go in one call. All other I/O is complete when
- * queue returns. fio times both kinds correctly if it knows which a request is: the flag FIO_SYNCIO,
- * of which each job has a copy, says so for the request at hand.
+ * queue returns. fio times both kinds correctly if it knows which a request is: the flag
+ * FIO_SYNCIO, of which each job has a copy, says so for the request at hand.
  */
 #define _GNU_SOURCE
 #include "fio.h"

@@ -3,8 +3,8 @@
 //!
 //! A volume's own name may hold `:/`, so the longest prefix that is a file or a block device wins;
 //! where none is, the last `:/` splits, so that the message names what the user most likely meant.
-//! The URL of an export of a server ends at its first `:/` behind the scheme: in a URL `%3A` is a `:`.
-//! A path of the host that exists as written is a path of the host.
+//! The URL of an export of a server ends at its first `:/` behind the scheme: in a URL `%3A` is a
+//! `:`. A path of the host that exists as written is a path of the host.
 
 use lanefs_archive::content::{self, Content};
 use lanefs_device::VolumeUrl;

@@ -36,8 +36,8 @@ use std::process::ExitCode;
 /// ext4 volumes without root and without a mount: make, fill, read, edit, export, recover.
 ///
 /// A path inside a volume is VOLUME:/path. A volume is a file or a block device, or a part of one:
-/// disk.raw@2, disk.raw@root (name, label, UUID), disk.raw?offset=1M&size=4G; or an export of an NBD
-/// server: nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH.
+/// disk.raw@2, disk.raw@root (name, label, UUID), disk.raw?offset=1M&size=4G; or an export of an
+/// NBD server: nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH.
 #[derive(Debug, Parser)]
 #[command(
     name = "lanefs",

@@ -1,5 +1,5 @@
-//! A mount of a volume on an NBD server: its server is confined, and a lost connection is made again
-//! by the broker.
+//! A mount of a volume on an NBD server: its server is confined, and a lost connection is made
+//! again by the broker.
 
 use crate::support::mount::Mount;
 use lanefs_tests::Served;

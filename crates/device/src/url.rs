@@ -35,8 +35,8 @@ pub enum Medium<'a> {
     Pmem(&'a Path),
     /// `mem:SIZE`: zeros in memory, which end with the process.
     Mem(u64),
-    /// `nbd://HOST/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`: an export of an NBD server, without the
-    /// partition behind it.
+    /// `nbd://HOST/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`: an export of an NBD server, without
+    /// the partition behind it.
     Nbd(&'a str),
 }
 

@@ -264,8 +264,8 @@ impl MountPoint {
         Err(MountError::NotOfLanefs { dir: dir.into(), kind: entry.kind() })
     }
 
-    /// Returns the uppermost mount of lanefs in this mount namespace whose volume is `source`, as the
-    /// table of mounts names it.
+    /// Returns the uppermost mount of lanefs in this mount namespace whose volume is `source`, as
+    /// the table of mounts names it.
     pub fn of_volume(source: &OsStr) -> Option<Self> {
         let own = table::own().into_iter().rev();
         let mut entries = own.filter(|entry| entry.is_of_lanefs() && entry.source.as_os_str() == source);

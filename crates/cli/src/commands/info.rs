@@ -22,8 +22,8 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
-/// Show what a volume is: size, features, journal, state, groups; or the partitions of a disk, or the
-/// exports of a server (nbd://HOST)
+/// Show what a volume is: size, features, journal, state, groups; or the partitions of a disk, or
+/// the exports of a server (nbd://HOST)
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The volume

@@ -1,5 +1,5 @@
-//! The options that save requests, `noopen` and `noxattr`: what programs see is what they see on the
-//! kernel's ext4, and the requests are saved.
+//! The options that save requests, `noopen` and `noxattr`: what programs see is what they see on
+//! the kernel's ext4, and the requests are saved.
 
 use crate::support::{Image, SIZE, bounded, judged, must, output, shell};
 use lanefs_tests::{Mounted, Server, debugfs};
@@ -172,7 +172,8 @@ fn flags_hold_without_opens() {
         let cut = File::options().write(true).truncate(true).open(root.join(name));
         assert!(cut.is_err(), "{name} is cut");
     }
-    // The kernel goes by its own size of a file, which the refused writes moved, until it forgets it.
+    // The kernel goes by its own size of a file, which the refused writes moved, until it forgets
+    // it.
     mounted.unmount();
     let mounted = image.mount(&judged());
     shell(mounted.path(), "chattr -i i; chattr -a a; echo more >> i; echo more >> a");

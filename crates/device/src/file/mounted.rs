@@ -6,8 +6,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 
-/// Asks the server of a mounted ext4 volume, by any open file or directory of it, to grow the volume
-/// to `blocks` blocks: EXT4_IOC_RESIZE_FS, as resize2fs(8) does.
+/// Asks the server of a mounted ext4 volume, by any open file or directory of it, to grow the
+/// volume to `blocks` blocks: EXT4_IOC_RESIZE_FS, as resize2fs(8) does.
 ///
 /// # Errors
 /// The server's.
@@ -20,8 +20,9 @@ pub fn resize_mounted(root: impl AsFd, blocks: u64) -> io::Result<()> {
     Ok(unsafe { rustix::ioctl::ioctl(root, request) }?)
 }
 
-/// Makes a file at least `size` bytes long, and durably so, while other processes use it. Never makes
-/// it shorter, whatever they do meanwhile: its last block is allocated, where the file system can.
+/// Makes a file at least `size` bytes long, and durably so, while other processes use it. Never
+/// makes it shorter, whatever they do meanwhile: its last block is allocated, where the file system
+/// can.
 ///
 /// # Errors
 /// The system's.

@@ -1,7 +1,8 @@
 //! What is known to be a hole of the export: it is not read.
 //!
-//! Only this client writes to the export, so what the server said of a range holds until this client
-//! changes it. A range of which the server was asked while a change was in flight is not kept.
+//! Only this client writes to the export, so what the server said of a range holds until this
+//! client changes it. A range of which the server was asked while a change was in flight is not
+//! kept.
 
 use super::reply::Extent;
 use std::collections::BTreeMap;

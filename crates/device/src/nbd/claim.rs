@@ -1,8 +1,8 @@
 //! Who has an export open on this host. A server has no lock that would keep a second client out.
 //!
 //! - Within a process: one writer alone, or readers.
-//! - Between processes of one host (of one network namespace, on Linux): a writer has a socket of an
-//!   abstract name, which is gone when its process ends. Others see it, and are refused.
+//! - Between processes of one host (of one network namespace, on Linux): a writer has a socket of
+//!   an abstract name, which is gone when its process ends. Others see it, and are refused.
 //! - Readers do not keep a writer of another process out.
 //! - Between hosts nothing is promised here.
 //!

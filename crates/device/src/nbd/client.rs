@@ -1,8 +1,8 @@
 //! Requests to an export that survive the loss of its connections.
 //!
-//! A thread whose request meets a lost connection makes a new one, or waits for the thread that does.
-//! Before any other request is sent, the writes since the last flush are written again, in order.
-//! Then each thread sends again what was not answered.
+//! A thread whose request meets a lost connection makes a new one, or waits for the thread that
+//! does. Before any other request is sent, the writes since the last flush are written again, in
+//! order. Then each thread sends again what was not answered.
 //!
 //! The device fails for good, with the first reason, when
 //! - no connection comes about in the time that `reconnect=` gives, or one request is lost with its

@@ -1,8 +1,8 @@
 //! The negotiation with a server: fixed newstyle, options, one export.
 //!
 //! Structured replies and block status are asked for first, then the export, by NBD_OPT_GO, or by
-//! NBD_OPT_EXPORT_NAME of servers that have no other. Lengths and the number of answers are bounded,
-//! and so is the time.
+//! NBD_OPT_EXPORT_NAME of servers that have no other. Lengths and the number of answers are
+//! bounded, and so is the time.
 
 use super::error::NbdError;
 use super::wire::{ExportFlags, Timed, take_u32};
@@ -133,7 +133,8 @@ impl<'a, S: Read + Write> Handshake<'a, S> {
         Ok(Self { wire, no_zeroes: flags & NO_ZEROES != 0 })
     }
 
-    /// Has the server begin TLS behind its answer. Returns what [`after_tls`](Self::after_tls) wants.
+    /// Has the server begin TLS behind its answer. Returns what [`after_tls`](Self::after_tls)
+    /// wants.
     ///
     /// # Errors
     /// A loss; a server without TLS.
@@ -293,7 +294,8 @@ impl<'a, S: Read + Write> Handshake<'a, S> {
         NbdError::NoExport { export: export.into(), there }
     }
 
-    /// Opens an export on a server without GO. Such a server closes the connection if there is none.
+    /// Opens an export on a server without GO. Such a server closes the connection if there is
+    /// none.
     fn export_name(&mut self, export: &str) -> Result<Told, NbdError> {
         self.send(EXPORT_NAME, export.as_bytes())?;
         let size = match self.wire.array() {

@@ -7,9 +7,9 @@
 //! used costs nothing.
 //!
 //! Invariants:
-//! - On one connection a thread has either requests in flight and waits, or none and sends. So replies
-//!   are always read while a thread is blocked in sending, and a server that stops reading until its
-//!   replies are read does not stop for ever.
+//! - On one connection a thread has either requests in flight and waits, or none and sends. So
+//!   replies are always read while a thread is blocked in sending, and a server that stops reading
+//!   until its replies are read does not stop for ever.
 //! - While a thread waits, one thread leads, or has been woken to.
 //! - The reader is in the table while no thread leads.
 

@@ -1,7 +1,7 @@
 //! A connection to a server, by TCP or a unix socket, with or without TLS.
 //!
-//! A process that is confined opens no socket. It gets its connections by [`dial_by`], from a process
-//! that may.
+//! A process that is confined opens no socket. It gets its connections by [`dial_by`], from a
+//! process that may.
 
 use super::error::NbdError;
 use super::url::NbdAddress;

@@ -2,8 +2,8 @@
 //! because the server may have lost it with its process.
 //!
 //! Invariants:
-//! - A write is entered before it is sent, and leaves when a flush has succeeded that was sent after
-//!   its answer had come.
+//! - A write is entered before it is sent, and leaves when a flush has succeeded that was sent
+//!   after its answer had come.
 //! - The bytes kept are bounded. Who wants to enter more waits for a flush.
 //! - A write that is in flight when the connection is lost is written again from here too, and then
 //!   once more by its caller: the server may have answered it, and the caller not have said so yet.

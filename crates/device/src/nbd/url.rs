@@ -1,5 +1,5 @@
-//! The name of an export: `nbd://HOST[:PORT]/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`, and with TLS
-//! `nbds://` and `nbds+unix://`.
+//! The name of an export: `nbd://HOST[:PORT]/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`, and with
+//! TLS `nbds://` and `nbds+unix://`.
 //!
 //! The form is that of the NBD project's URI document, with parameters of our own behind `?`. What
 //! is between `/` and `?` is percent-decoded, and so are values of parameters.
@@ -193,8 +193,8 @@ impl fmt::Display for NbdAddress {
     }
 }
 
-/// Returns the URL with the path of its socket made absolute, so that a process in another directory
-/// finds the server too. Everything else is as written.
+/// Returns the URL with the path of its socket made absolute, so that a process in another
+/// directory finds the server too. Everything else is as written.
 pub fn absolute_url(url: &str) -> std::io::Result<String> {
     let Some((before, query)) = url.split_once('?') else { return Ok(url.into()) };
     let mut pairs = Vec::new();
@@ -210,7 +210,8 @@ pub fn absolute_url(url: &str) -> std::io::Result<String> {
     Ok(format!("{before}?{}", pairs.join("&")))
 }
 
-/// Returns a volume's name as messages and tables may show it: without what a URL has of a password.
+/// Returns a volume's name as messages and tables may show it: without what a URL has of a
+/// password.
 pub fn without_password(name: &OsStr) -> std::borrow::Cow<'_, OsStr> {
     let Some(text) = name.to_str().filter(|text| is_nbd(text.as_bytes())) else { return name.into() };
     let Some((scheme, rest)) = text.split_once("://") else { return name.into() };

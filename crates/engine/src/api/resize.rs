@@ -83,7 +83,8 @@ impl Resize {
         self.volume.superblock().inodes_count()
     }
 
-    /// Returns what [`fit`](Self::fit) does, for a volume that is open elsewhere and has `superblock`.
+    /// Returns what [`fit`](Self::fit) does, for a volume that is open elsewhere and has
+    /// `superblock`.
     ///
     /// # Errors
     /// As [`fit`](Self::fit).

@@ -1,5 +1,5 @@
-//! ioctl(2): flags as of chattr(1), projects, trimming, fs-verity, growth. The kernel itself refuses
-//! FIEMAP.
+//! ioctl(2): flags as of chattr(1), projects, trimming, fs-verity, growth. The kernel itself
+//! refuses FIEMAP.
 //!
 //! Hazard: a program's own commands come by any handle, also of a read-only bind mount. The kernel
 //! takes the exact numbers that change flags for itself, and checks owner, capability and mount. So
@@ -114,8 +114,8 @@ impl Filesystem {
         self.settle_inode(header.nodeid)
     }
 
-    /// Grows the volume to `blocks` blocks, for which its file or device must have room already. The
-    /// size of now is no change, and tells whether the caller may.
+    /// Grows the volume to `blocks` blocks, for which its file or device must have room already.
+    /// The size of now is no change, and tells whether the caller may.
     ///
     /// # Errors
     /// EPERM, EROFS; EOPNOTSUPP for an overlay, which cannot keep the size.

@@ -219,8 +219,8 @@ impl Filesystem {
     }
 
     /// Returns whether the mount has no such request. From the first answer that says so on, the
-    /// kernel does without it: it opens files by itself, makes them by MKNOD, and has EOPNOTSUPP for
-    /// extended attributes.
+    /// kernel does without it: it opens files by itself, makes them by MKNOD, and has EOPNOTSUPP
+    /// for extended attributes.
     fn is_declined(&self, request: &Request<'_>) -> bool {
         match request {
             Request::Open(_) | Request::Create { .. } => self.no_open,

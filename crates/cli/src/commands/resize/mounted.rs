@@ -1,8 +1,8 @@
 //! Growth of a volume that is mounted: its server grows it, asked as resize2fs(8) asks the kernel.
 //!
-//! The server may not make files longer, so the command does that first, with its own rights. Before
-//! it changes the file it asks for the size of now: that is no change, and is refused where another
-//! size would be.
+//! The server may not make files longer, so the command does that first, with its own rights.
+//! Before it changes the file it asks for the size of now: that is no change, and is refused where
+//! another size would be.
 
 use super::{Args, NewSize, is_whole_file};
 use crate::failure::{Cause, Failure, OrCannot, Res};
