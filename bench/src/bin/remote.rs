@@ -128,7 +128,7 @@ impl Bench {
                 let at = random.draw() % (FILE / PAGE) * PAGE;
                 match work {
                     Work::Write => file.write_at(&page, at).map_err(io::Error::other)?,
-                    Work::Read => drop(file.read_at(&mut page, at).map_err(io::Error::other)?),
+                    Work::Read => file.read_at(&mut page, at).map(|_| ()).map_err(io::Error::other)?,
                 }
                 worker.did(1);
             }
