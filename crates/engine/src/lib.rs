@@ -5,17 +5,75 @@
 //! all of them by reference.
 //!
 //! ```no_run
-//! # fn main() -> Result<(), lanefs::Error> {
 //! let volume = lanefs::Volume::open("disk.img")?;
 //! volume.create_dir("/etc")?;
 //! volume.write("/etc/hostname", b"lane\n")?;
 //! assert_eq!(volume.read("/etc/hostname")?, b"lane\n");
 //! volume.close()?;
-//! # Ok(()) }
+//! # Ok::<(), lanefs::Error>(())
 //! ```
 //!
-//! Programs in `examples/`: `fill_image`, `append_log` (each record durable before the next),
-//! `parallel_writers` of one file, and `untrusted_image`.
+//! # Examples
+//!
+//! Each of these is a whole program in `examples/`.
+//!
+//! `fill_image` makes a volume in a new file and fills it:
+//!
+//! ```
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let path = dir.path().join("disk.img");
+//! use lanefs::{Volume, mkfs::Options};
+//! let volume = Volume::create(&path, 64 << 20, &Options::default())?;
+//! volume.create_dir_all("/srv/data")?;
+//! volume.write("/srv/data/hello", b"world")?;
+//! volume.close()?; // reports a failure; dropping the volume does not
+//! # Ok::<(), lanefs::Error>(())
+//! ```
+//!
+//! `append_log` makes each record durable before the next begins:
+//!
+//! ```
+//! # let volume = lanefs::Volume::in_memory(16 << 20)?;
+//! use lanefs::FileCursor;
+//! use std::io::Write;
+//! let log = volume.open_options().append(true).create(true).open("/log")?;
+//! log.sync_all()?; // the name too
+//! writeln!(FileCursor::new(&log), "a record")?;
+//! log.sync_data()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! `parallel_writers` writes one file from many threads. Writes of different bytes do not wait for
+//! each other:
+//!
+//! ```
+//! # let volume = lanefs::Volume::in_memory(16 << 20)?;
+//! let file = volume.create_file("/shared")?;
+//! std::thread::scope(|scope| {
+//!     let file = &file;
+//!     let write = move |n: u64| file.write_at(&[n as u8; 4096], n * 4096);
+//!     let threads: Vec<_> = (0..4).map(|n| scope.spawn(move || write(n))).collect();
+//!     threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+//! })?;
+//! assert_eq!(file.metadata().len(), 4 * 4096);
+//! # Ok::<(), lanefs::Error>(())
+//! ```
+//!
+//! `untrusted_image` reads an image of which any byte may be wrong. Damage is an error that names
+//! the structure and the rule, and nothing is written:
+//!
+//! ```
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let path = dir.path().join("downloaded.img");
+//! # std::fs::write(&path, [0; 8192]).unwrap();
+//! use lanefs::{Error, Volume};
+//! match Volume::open_read_only(&path).map_err(Error::into_kind) {
+//!     Ok(volume) => println!("{} names", volume.read_dir("/")?.len()),
+//!     Err(Error::Format(rule)) => println!("not ext4: {rule}"),
+//!     Err(e) => return Err(e),
+//! }
+//! # Ok::<(), lanefs::Error>(())
+//! ```
 //!
 //! Durability: a change is durable after [`File::sync_all`] or [`Volume::sync`]. Without a sync,
 //! changes of names and attributes become durable within the commit interval, in the order in which

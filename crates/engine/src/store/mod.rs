@@ -1,8 +1,11 @@
 //! The structures of a volume, and how they are changed: the format above a device and a journal.
 //!
 //! [`Store::assemble`] makes a [`Store`]. [`Store::file_block`] reads a metadata block, and refuses
-//! pointers out of the volume or into its fixed metadata. A [`Txn`] changes blocks. Nothing here
-//! knows of inodes in use, of cached pages or of threads: `fs` does.
+//! pointers out of the volume or into its fixed metadata. A [`Txn`] changes blocks.
+//!
+//! Nothing here knows of inodes in use, of cached pages or of the threads that `fs` starts. Only
+//! the allocator asks which thread calls: each thread has its own lane of groups, and one that
+//! serves an unprivileged user leaves the reserved blocks.
 
 pub(crate) mod alloc;
 mod assemble;
