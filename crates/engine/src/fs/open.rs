@@ -21,11 +21,25 @@ use lanefs_sync::atomic::{AtomicU64, AtomicUsize};
 use lanefs_sync::time::realtime;
 use std::sync::Arc;
 
-impl Fs {
-    /// Opens the volume on `device`.
-    pub(crate) fn open(device: Arc<dyn BlockDevice>, mut options: OpenOptions) -> Result<Arc<Self>> {
-        options.fix_cache();
-        let sb = read_super(&*device)?;
+/// A volume with its log replayed in memory. The device has not been written.
+struct Replayed {
+    /// The superblock before the replay.
+    sb: Superblock,
+    /// The superblock after the replay.
+    recovered: Superblock,
+    log: Option<LogConfig>,
+    /// Whether the log has transactions to replay.
+    dirty: bool,
+    /// The device as it is after the replay.
+    scratch: Arc<dyn BlockDevice>,
+    survey: Survey,
+    recovery: Recovery,
+}
+
+impl Replayed {
+    /// Reads the superblock, and replays the log over the device.
+    fn read(device: &Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Self> {
+        let sb = read_super(&**device)?;
         check_features(&sb, options.write)?;
         if options.write && device.read_only() {
             return Err(Error::ReadOnly);
@@ -33,19 +47,19 @@ impl Fs {
         if options.write && options.noload {
             return Err(Error::Invalid("noload is for reading only: add ro"));
         }
-        let log = if options.noload { None } else { log_place::find(&device, &sb)? };
+        let log = if options.noload { None } else { log_place::find(device, &sb)? };
         let dirty = match &log {
-            Some(log) => recovery::is_needed(&*device, sb.block_size(), log)?,
+            Some(log) => recovery::is_needed(&**device, sb.block_size(), log)?,
             None => false,
         };
         let mut recovery = Recovery::default();
         let scratch: Arc<dyn BlockDevice> = match &log {
             Some(log) if dirty => {
-                let overlay = Overlay::new(Arc::clone(&device));
+                let overlay = Overlay::new(Arc::clone(device));
                 recovery.journal = recovery::recover(&overlay, sb.block_size(), log)?;
                 Arc::new(overlay)
             }
-            _ => Arc::clone(&device),
+            _ => Arc::clone(device),
         };
         let recovered = read_super(&*scratch)?;
         check_features(&recovered, options.write)?;
@@ -54,6 +68,16 @@ impl Fs {
         }
         // The same log is replayed in memory and on the device: one survey serves both.
         let survey = Survey::read(&*scratch, &recovered, log.as_ref(), options.write)?;
+        Ok(Self { sb, recovered, log, dirty, scratch, survey, recovery })
+    }
+}
+
+impl Fs {
+    /// Opens the volume on `device`.
+    pub(crate) fn open(device: Arc<dyn BlockDevice>, mut options: OpenOptions) -> Result<Arc<Self>> {
+        options.fix_cache();
+        let replayed = Replayed::read(&device, &options)?;
+        let Replayed { sb, recovered, log, dirty, scratch, survey, mut recovery } = replayed;
         let reading = OpenOptions { write: false, ..options.clone() };
         let mut trial = Self::new(Arc::clone(&scratch), recovered.clone(), log.as_ref(), &survey, reading)?;
         look(&trial)?;
