@@ -14,6 +14,7 @@ pub use options::{BuildOptions, VerityOptions};
 pub use size::{VolumeSize, VolumeSizeError};
 
 use crate::event::{self, Tell};
+use crate::image::Copies;
 use crate::import::{self, Survey, survey};
 use crate::unfinished::{Unfinished, host};
 use crate::{Action, Cause, Error, Event, ImportOptions, Source};
@@ -87,12 +88,18 @@ pub fn build(
     let file = Unfinished::new(path, Action::Build, options.overwrite, options.keep)?;
     source.refuse_target(file.target()).map_err(failed)?;
     let (volume, import) = options.settled().map_err(failed)?;
-    let survey = survey_of(&source, path, &volume, &import, &mut events)?;
-    if survey.is_none() {
-        source.check(import.max_size, |bytes| {
-            event::tell(&mut events, Event::Checked(bytes), Action::Import, b"/")
-        })?;
-    }
+    let copies = Arc::new(Copies::beside(path));
+    let survey = survey_of(&source, &copies, (path, &volume), &import, &mut events)?;
+    let source = match survey.is_some() {
+        true => source.unpacked(&copies),
+        false => {
+            source.check(import.max_size, |bytes| {
+                event::tell(&mut events, Event::Checked(bytes), Action::Import, b"/")
+            })?;
+            source
+        }
+    };
+    drop(copies);
     let mut filling = Filling { path, options, import, survey, file };
     let (parts, report) = filling.fill_retrying(source, &volume, &mut events)?;
     let file = filling.file;
@@ -192,8 +199,8 @@ impl Filling<'_> {
 /// or if no space can be given to files without their data.
 fn survey_of(
     source: &Source,
-    path: &Path,
-    volume: &Options,
+    copies: &Arc<Copies>,
+    (path, volume): (&Path, &Options),
     import: &ImportOptions,
     events: &mut Tell<'_>,
 ) -> Result<Option<Survey>, Error> {
@@ -207,5 +214,5 @@ fn survey_of(
         Event::Skipped(_) => ControlFlow::Continue(()),
         event => events(event),
     };
-    survey(source, &scratch.volume, import, &mut events)
+    survey(source, copies, &scratch.volume, import, &mut events)
 }
