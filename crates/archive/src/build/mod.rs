@@ -4,6 +4,7 @@
 //! comes out depends on source and options alone: one thread writes the volume, and none works in
 //! the background.
 
+mod behind;
 mod options;
 mod scratch;
 mod seal;
@@ -18,7 +19,9 @@ use crate::image::Copies;
 use crate::import::{self, Survey, survey};
 use crate::unfinished::{Unfinished, host};
 use crate::{Action, Cause, Error, Event, ImportOptions, Source};
+use behind::Behind;
 use lanefs::OpenOptions;
+use lanefs::device::BlockDevice;
 use lanefs::format::Incompat;
 use lanefs::mkfs::{self, Options};
 use scratch::Scratch;
@@ -181,15 +184,17 @@ impl Filling<'_> {
         }
         self.file.create(parts.file_size()).map_err(|e| self.failed(e))?;
         let device = parts.open(&self.file).map_err(|e| self.failed(e))?;
-        let volatile = Arc::new(Volatile(Arc::clone(&device)));
-        let report = mkfs::format(&volatile, &volume).map_err(|e| self.failed(e))?;
+        let report =
+            mkfs::format(&Volatile::new(Arc::clone(&device)), &volume).map_err(|e| self.failed(e))?;
+        let behind = Arc::new(Behind::new(Arc::clone(&device)).map_err(|e| self.failed(e))?);
         let opened = OpenOptions::new().write(true).threads(false).cache_bytes(CACHE);
-        let opened = opened.commit_interval(Duration::ZERO).clock(self.options.time).open_device(volatile);
+        let opened =
+            opened.commit_interval(Duration::ZERO).clock(self.options.time).open_device(behind.clone());
         let filled = opened.map_err(|e| self.failed(e))?;
         let removed = self.survey.as_ref().map(|survey| &survey.removed);
         let written = import::write(source, &filled, &self.import, removed, events);
         // Also after a failure: what is kept then is a volume.
-        let closed = filled.close().and_then(|()| Ok(device.flush()?));
+        let closed = filled.close().and_then(|()| Ok(behind.flush()?)).and_then(|()| Ok(device.flush()?));
         written.and(closed.map_err(|e| self.failed(e)))?;
         Ok((parts, report))
     }
