@@ -9,6 +9,7 @@ use lanefs_archive::{BuildOptions, Built, Cause, Error, Event, Source, VolumeSiz
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::fs;
+use std::io::Write;
 use std::ops::ControlFlow::{Break, Continue};
 use std::path::{Path, PathBuf};
 use support::{Tar, listing, skipped};
@@ -83,6 +84,29 @@ fn files_that_upper_layers_remove_take_no_room() {
     assert_eq!(listing(&volume), [&*link, "replaced=new", "twice=three"]);
     // One MiB of content, and not eight.
     assert!(built.file_size < 1400 << 10, "{}", built.file_size);
+}
+
+/// The second pass reads what the first one has unpacked, whatever became of the archive since.
+#[test]
+fn an_archive_is_unpacked_once() {
+    let bench = Bench::new();
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(&Tar::new().file("f", &big(3 << 20)).file("g", "g").end()).unwrap();
+    let (packed, path) = (packed.finish().unwrap(), bench.at("layer.tar.gz"));
+    for as_layers in [false, true] {
+        fs::write(&path, &packed).unwrap();
+        let source = if as_layers { Source::layers([&path]) } else { Source::open(&path) };
+        let options = BuildOptions::new().overwrite(true);
+        build(source.unwrap(), bench.at("v.img"), &options, |event| {
+            if matches!(event, Event::Sized(_)) {
+                fs::write(&path, "no archive any more").unwrap();
+            }
+            Continue(())
+        })
+        .unwrap();
+        assert_eq!(listing(&open(&bench.at("v.img"))), [format!("f={}", big(3 << 20)), "g=g".into()]);
+        assert_eq!(bench.names(), ["layer.tar.gz", "v.img"]);
+    }
 }
 
 /// A layer of what a random walk makes.

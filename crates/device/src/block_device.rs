@@ -141,6 +141,13 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// The medium's failure. Writes since the last successful flush may then be lost.
     fn flush(&self) -> Result<()>;
 
+    /// Has the system begin to write back what its page cache has of a range, so that a later
+    /// [`flush`](Self::flush) finds less to do. A hint: it makes nothing durable, and a failure is
+    /// told by that flush.
+    fn start_writeback(&self, offset: u64, len: u64) {
+        let _ = (offset, len);
+    }
+
     /// Discards a range: the medium may drop its content. Reads return any bytes afterwards.
     ///
     /// # Errors
@@ -216,6 +223,10 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
 
     fn flush(&self) -> Result<()> {
         (**self).flush()
+    }
+
+    fn start_writeback(&self, offset: u64, len: u64) {
+        (**self).start_writeback(offset, len);
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {

@@ -114,6 +114,12 @@ impl<D: BlockDevice> BlockDevice for Window<D> {
         self.below.flush()
     }
 
+    fn start_writeback(&self, offset: u64, len: u64) {
+        if let Ok(at) = self.place(Op::Write, offset, len) {
+            self.below.start_writeback(at, len);
+        }
+    }
+
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         let at = self.place(Op::Discard, offset, len)?;
         self.told(self.below.discard(at, len))

@@ -4,6 +4,7 @@
 //! comes out depends on source and options alone: one thread writes the volume, and none works in
 //! the background.
 
+mod behind;
 mod options;
 mod scratch;
 mod seal;
@@ -14,10 +15,13 @@ pub use options::{BuildOptions, VerityOptions};
 pub use size::{VolumeSize, VolumeSizeError};
 
 use crate::event::{self, Tell};
+use crate::image::Copies;
 use crate::import::{self, Survey, survey};
 use crate::unfinished::{Unfinished, host};
 use crate::{Action, Cause, Error, Event, ImportOptions, Source};
+use behind::Behind;
 use lanefs::OpenOptions;
+use lanefs::device::BlockDevice;
 use lanefs::format::Incompat;
 use lanefs::mkfs::{self, Options};
 use scratch::Scratch;
@@ -87,12 +91,18 @@ pub fn build(
     let file = Unfinished::new(path, Action::Build, options.overwrite, options.keep)?;
     source.refuse_target(file.target()).map_err(failed)?;
     let (volume, import) = options.settled().map_err(failed)?;
-    let survey = survey_of(&source, path, &volume, &import, &mut events)?;
-    if survey.is_none() {
-        source.check(import.max_size, |bytes| {
-            event::tell(&mut events, Event::Checked(bytes), Action::Import, b"/")
-        })?;
-    }
+    let copies = Arc::new(Copies::beside(path));
+    let survey = survey_of(&source, &copies, (path, &volume), &import, &mut events)?;
+    let source = match survey.is_some() {
+        true => source.unpacked(&copies),
+        false => {
+            source.check(import.max_size, |bytes| {
+                event::tell(&mut events, Event::Checked(bytes), Action::Import, b"/")
+            })?;
+            source
+        }
+    };
+    drop(copies);
     let mut filling = Filling { path, options, import, survey, file };
     let (parts, report) = filling.fill_retrying(source, &volume, &mut events)?;
     let file = filling.file;
@@ -174,15 +184,17 @@ impl Filling<'_> {
         }
         self.file.create(parts.file_size()).map_err(|e| self.failed(e))?;
         let device = parts.open(&self.file).map_err(|e| self.failed(e))?;
-        let volatile = Arc::new(Volatile(Arc::clone(&device)));
-        let report = mkfs::format(&volatile, &volume).map_err(|e| self.failed(e))?;
+        let report =
+            mkfs::format(&Volatile::new(Arc::clone(&device)), &volume).map_err(|e| self.failed(e))?;
+        let behind = Arc::new(Behind::new(Arc::clone(&device)).map_err(|e| self.failed(e))?);
         let opened = OpenOptions::new().write(true).threads(false).cache_bytes(CACHE);
-        let opened = opened.commit_interval(Duration::ZERO).clock(self.options.time).open_device(volatile);
+        let opened =
+            opened.commit_interval(Duration::ZERO).clock(self.options.time).open_device(behind.clone());
         let filled = opened.map_err(|e| self.failed(e))?;
         let removed = self.survey.as_ref().map(|survey| &survey.removed);
         let written = import::write(source, &filled, &self.import, removed, events);
         // Also after a failure: what is kept then is a volume.
-        let closed = filled.close().and_then(|()| Ok(device.flush()?));
+        let closed = filled.close().and_then(|()| Ok(behind.flush()?)).and_then(|()| Ok(device.flush()?));
         written.and(closed.map_err(|e| self.failed(e)))?;
         Ok((parts, report))
     }
@@ -192,8 +204,8 @@ impl Filling<'_> {
 /// or if no space can be given to files without their data.
 fn survey_of(
     source: &Source,
-    path: &Path,
-    volume: &Options,
+    copies: &Arc<Copies>,
+    (path, volume): (&Path, &Options),
     import: &ImportOptions,
     events: &mut Tell<'_>,
 ) -> Result<Option<Survey>, Error> {
@@ -207,5 +219,5 @@ fn survey_of(
         Event::Skipped(_) => ControlFlow::Continue(()),
         event => events(event),
     };
-    survey(source, &scratch.volume, import, &mut events)
+    survey(source, copies, &scratch.volume, import, &mut events)
 }

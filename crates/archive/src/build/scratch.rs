@@ -3,7 +3,6 @@
 use super::volatile::Volatile;
 use crate::Cause;
 use crate::unfinished::create_beside;
-use lanefs::device::BlockDevice;
 use lanefs::format::features::FeatureEdit;
 use lanefs::mkfs::{self, Options};
 use lanefs::{OpenOptions, Volume};
@@ -22,7 +21,15 @@ const CACHE: usize = 64 << 20;
 #[derive(Debug)]
 pub(super) struct Scratch {
     pub(super) volume: Volume,
+    device: Arc<Volatile>,
     _file: Removed,
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // The volume is closed next, which would write all that it has in memory.
+        self.device.abandon();
+    }
 }
 
 /// Removes a file when it is dropped, where an open file could not be removed.
@@ -47,11 +54,11 @@ impl Scratch {
         // So that nothing is left of it, whatever ends this process.
         let removed = fs::remove_file(&path).is_ok();
         let file_guard = Removed((!removed).then_some(path));
-        let device: Arc<dyn BlockDevice> = Arc::new(Volatile(Arc::new(file)));
+        let device = Arc::new(Volatile::new(Arc::new(file)));
         mkfs::format(&*device, &of_scratch(options, size)?)?;
         let opened = OpenOptions::new().write(true).threads(false).cache_bytes(CACHE);
-        let volume = opened.open_device(device)?;
-        Ok(Self { volume, _file: file_guard })
+        let volume = opened.open_device(device.clone())?;
+        Ok(Self { volume, device, _file: file_guard })
     }
 }
 

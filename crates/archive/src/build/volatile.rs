@@ -2,45 +2,65 @@
 
 use lanefs::device::{BlockDevice, DeviceError, ReadOp, WriteOp};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[derive(Debug)]
-pub(super) struct Volatile(pub(super) Arc<dyn BlockDevice>);
+pub(super) struct Volatile {
+    below: Arc<dyn BlockDevice>,
+    /// Its content is of no worth any more: it is not written.
+    abandoned: AtomicBool,
+}
+
+impl Volatile {
+    pub(super) fn new(below: Arc<dyn BlockDevice>) -> Self {
+        Self { below, abandoned: AtomicBool::new(false) }
+    }
+
+    /// Leaves away all writes from now on.
+    pub(super) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Relaxed);
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed)
+    }
+}
 
 impl BlockDevice for Volatile {
     fn size(&self) -> u64 {
-        self.0.size()
+        self.below.size()
     }
 
     fn read_only(&self) -> bool {
-        self.0.read_only()
+        self.below.read_only()
     }
 
     fn alignment(&self) -> usize {
-        self.0.alignment()
+        self.below.alignment()
     }
 
     fn sector_size(&self) -> u64 {
-        self.0.sector_size()
+        self.below.sector_size()
     }
 
     fn owner(&self) -> Option<u32> {
-        self.0.owner()
+        self.below.owner()
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<(), DeviceError> {
-        self.0.read_at(buf, offset)
+        self.below.read_at(buf, offset)
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<(), DeviceError> {
-        self.0.write_at(data, offset)
+        if self.is_abandoned() { Ok(()) } else { self.below.write_at(data, offset) }
     }
 
     fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> Result<(), DeviceError> {
-        self.0.read_batch(ops)
+        self.below.read_batch(ops)
     }
 
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<(), DeviceError> {
-        self.0.write_batch(ops)
+        if self.is_abandoned() { Ok(()) } else { self.below.write_batch(ops) }
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
@@ -48,10 +68,10 @@ impl BlockDevice for Volatile {
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
-        self.0.discard(offset, len)
+        self.below.discard(offset, len)
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
-        self.0.write_zeroes(offset, len)
+        self.below.write_zeroes(offset, len)
     }
 }

@@ -138,10 +138,10 @@ impl Layer {
         Error::new(action, Place::Host(self.name.clone()), cause)
     }
 
-    /// Opens the archive, unpacked.
-    pub(crate) fn unpacked(&self) -> Result<Box<dyn Read + Send>, Error> {
+    /// Opens the archive, unpacked. Returns too whether it is compressed.
+    pub(crate) fn unpacked(&self) -> Result<(Box<dyn Read + Send>, bool), Error> {
         let stream = self.blob.open().map_err(|e| self.failed(Action::Open, e))?;
         let opened = compress::unpacked(BufReader::with_capacity(READ_AHEAD, stream));
-        opened.map(|(stream, _)| stream).map_err(|e| self.failed(Action::Read, e))
+        opened.map_err(|e| self.failed(Action::Read, e))
     }
 }

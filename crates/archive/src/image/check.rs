@@ -3,7 +3,9 @@
 //!
 //! Several layers are checked at the same time, each by one thread.
 
+use super::archive_stream::ArchiveStream;
 use super::blob::Layer;
+use super::copies::Copies;
 use super::digest::{Digest, Hasher};
 use super::error::{ImageError, Text};
 use super::in_order::{InOrder, OneLayer};
@@ -20,16 +22,25 @@ use std::sync::{Mutex, PoisonError};
 /// Threads at most: each has a decoder and buffers.
 const THREADS: usize = 4;
 
+/// What takes the content of layers while they are checked, in the first pass of a build.
+#[derive(Clone, Copy)]
+pub(super) struct Takers<'a, 'o> {
+    /// Takes the members.
+    pub(super) members: &'a InOrder<'o>,
+    /// Takes what is unpacked.
+    pub(super) copies: &'a Copies,
+}
+
 /// Checks all layers, which may unpack to what `limit` has left. `tell` hears how many bytes were
-/// read, and returns what ends the work. `members` takes the members of the layers.
+/// read, and returns what ends the work.
 pub(super) fn check(
     layers: &[Layer],
     limit: &Limit,
-    members: Option<&InOrder<'_>>,
+    takers: Option<Takers<'_, '_>>,
     mut tell: impl FnMut(u64) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let (next, ended, alone) = (AtomicUsize::new(0), AtomicBool::new(false), Mutex::new(()));
-    let shared = Shared { layers, limit, members, next, ended, alone };
+    let shared = Shared { layers, limit, takers, next, ended, alone };
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).clamp(1, THREADS);
     std::thread::scope(|scope| {
         let (done, reports) = channel();
@@ -47,7 +58,7 @@ pub(super) fn check(
             };
             if let Some(found) = found {
                 shared.ended.store(true, Ordering::Relaxed);
-                members.into_iter().for_each(InOrder::end);
+                takers.into_iter().for_each(|takers| takers.members.end());
                 failed.get_or_insert(found);
             }
         }
@@ -59,7 +70,7 @@ pub(super) fn check(
 struct Shared<'a, 'o> {
     layers: &'a [Layer],
     limit: &'a Limit,
-    members: Option<&'a InOrder<'o>>,
+    takers: Option<Takers<'a, 'o>>,
     /// The next layer to be checked.
     next: AtomicUsize,
     /// The work has failed.
@@ -101,22 +112,23 @@ fn check_one(shared: &Shared<'_, '_>, at: usize, layer: &Layer, done: &Sender<Re
     let mut head = [0; 8];
     let read = layer.blob.open()?.read(&mut head)?;
     let hungry = matches!(content::of_head(&head[..read]), Some(Content::Compressed("xz" | "zstd")));
-    let mut members = shared.members.map(|members| members.layer(at));
+    let mut members = shared.takers.map(|takers| takers.members.layer(at));
     // In its turn it is alone: the next layer waits for it.
     if let (true, Some(members)) = (hungry, &members) {
         members.wait_for_turn()?;
     }
     let _alone = hungry.then(|| shared.alone.lock().unwrap_or_else(PoisonError::into_inner));
-    let (stream, _) = unpacked(BufReader::with_capacity(READ_AHEAD, open()?))?;
+    let (stream, compressed) = unpacked(BufReader::with_capacity(READ_AHEAD, open()?))?;
     let diff_id = layer.expected.diff_id.as_ref();
-    let mut archive = Hashed { hasher: diff_id.map(Hasher::of), stream: shared.limit.of(stream) };
+    let copy = shared.takers.filter(|_| compressed).map(|takers| takers.copies.begin(at));
+    let mut archive = ArchiveStream::new(shared.limit.of(stream), diff_id.map(Hasher::of), copy);
     let mut tar = TarReader::new(&mut archive);
     while let Some(member) = tar.next()? {
         members.as_mut().map_or(Ok(()), |members| members.member(member))?;
     }
-    io::copy(&mut archive, &mut io::sink())?;
+    let found = archive.finish()?;
     members.map_or(Ok(()), OneLayer::done)?;
-    match (diff_id, archive.finish()) {
+    match (diff_id, found) {
         (Some(expected), Some(found)) if found != *expected => Err(ImageError::DiffId {
             layer: Text::of(String::from_utf8_lossy(&layer.name)),
             expected: Text::of(expected),

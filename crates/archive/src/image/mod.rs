@@ -8,9 +8,11 @@
 //! - Documents, members of the archive, levels of indexes and their number are bounded.
 //! - One decoder at a time that may take much memory.
 
+mod archive_stream;
 mod blob;
 mod check;
 mod choose;
+mod copies;
 mod digest;
 mod documents;
 mod error;
@@ -18,8 +20,10 @@ mod in_order;
 mod platform;
 mod store;
 
+pub(crate) use archive_stream::ArchiveStream;
 pub(crate) use blob::Layer;
 pub use choose::ImageChoice;
+pub(crate) use copies::Copies;
 pub(crate) use digest::Digest;
 pub use error::{ImageError, Text};
 pub use platform::{Platform, PlatformError};
@@ -27,6 +31,7 @@ pub use platform::{Platform, PlatformError};
 use crate::limit::Limit;
 use crate::pipe::{Gone, Outlet, Piece};
 use crate::{Action, Cause, Error, Place};
+use check::Takers;
 use in_order::InOrder;
 use std::fs::File;
 use std::io::Read;
@@ -69,12 +74,18 @@ pub(crate) fn check(
     check::check(layers, &Limit::new(max_size), None, tell)
 }
 
-/// Checks what there is to check of layers, and sends their members without data, in the order of
-/// the layers.
-pub(crate) fn check_and_send(layers: &[Layer], max_size: Option<u64>, out: &mut Outlet) -> Result<(), Gone> {
+/// Checks what there is to check of layers, sends their members without data, in the order of the
+/// layers, and copies what they unpack to.
+pub(crate) fn check_and_send(
+    layers: &[Layer],
+    max_size: Option<u64>,
+    copies: &Copies,
+    out: &mut Outlet,
+) -> Result<(), Gone> {
     let order = InOrder::new(layers, out);
     let tell = |bytes| order.checked(bytes).map_err(|e| Error::new(Action::Read, Place::Host(Vec::new()), e));
-    let checked = check::check(layers, &Limit::new(max_size), Some(&order), tell);
+    let takers = Takers { members: &order, copies };
+    let checked = check::check(layers, &Limit::new(max_size), Some(takers), tell);
     drop(order);
     checked.or_else(|e| out.push(Piece::Failed(e)))
 }

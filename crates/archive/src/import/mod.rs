@@ -18,6 +18,7 @@ pub(crate) use pass::{RemovedFiles, Survey};
 pub use source::Source;
 
 use crate::event::{self, Tell};
+use crate::image::Copies;
 use crate::pipe::{Piece, pipe};
 use crate::{Action, Cause, Error, Event, Ownership};
 use fill::Fill;
@@ -187,15 +188,16 @@ pub fn import(
 }
 
 /// Finds out what a source takes of a volume, by making its names in `scratch`, an empty volume.
-/// Layers are checked meanwhile.
+/// Layers are checked meanwhile, and `copies` gets what archives unpack to.
 pub(crate) fn survey(
     source: Source,
+    copies: &Arc<Copies>,
     scratch: &Volume,
     options: &ImportOptions,
     events: &mut Tell<'_>,
 ) -> Result<Option<Survey>, Error> {
     let fill = Fill::new(scratch, Path::new("/"), options, events, Pass::measure(scratch))?;
-    fill_from(source, Wanted::Members, options, fill)?.into_survey()
+    fill_from(source, Wanted::Members(Arc::clone(copies)), options, fill)?.into_survey()
 }
 
 /// Imports a source, whose layers are checked already, into the root of an empty volume. `removed`

@@ -4,7 +4,7 @@
 use super::folder;
 use super::tar;
 use crate::compress::{READ_AHEAD, unpacked};
-use crate::image::{self, ImageChoice, Layer};
+use crate::image::{self, ArchiveStream, Copies, ImageChoice, Layer};
 use crate::limit::Limit;
 use crate::pipe::{Gone, Outlet, Piece};
 use crate::{Action, Cause, Error, ImageError, Place};
@@ -31,12 +31,12 @@ enum Origin {
 }
 
 /// What is wanted of a source.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) enum Wanted {
     /// Members with their data.
     Content,
-    /// Members alone. Layers are checked meanwhile.
-    Members,
+    /// Members alone. Layers are checked meanwhile, and what archives unpack to is copied.
+    Members(Arc<Copies>),
 }
 
 impl Source {
@@ -230,21 +230,39 @@ impl Source {
         Some(Self { name: self.name.clone(), origin, size: self.size })
     }
 
+    /// Returns the same source, with what was copied of its archives in place of them.
+    pub(crate) fn unpacked(self, copies: &Copies) -> Self {
+        let origin = match self.origin {
+            Origin::Archive(archive) => {
+                let copied = copies.instead_of(std::slice::from_ref(&archive)).pop();
+                Origin::Archive(copied.map_or(archive, Arc::new))
+            }
+            Origin::Layers(layers) => Origin::Layers(Arc::new(copies.instead_of(&layers))),
+            origin => origin,
+        };
+        Self { origin, ..self }
+    }
+
     /// Sends all members, and takes at most `max_size` bytes of archives, unpacked.
     pub(super) fn send(self, wanted: Wanted, max_size: Option<u64>, out: &mut Outlet) {
         let limit = Limit::new(max_size);
-        let content = wanted == Wanted::Content;
+        let content = matches!(wanted, Wanted::Content);
         // Either way the reader is done: the other side knows, or is gone.
-        let _ = match self.origin {
+        let _ = match (self.origin, wanted) {
             #[cfg(target_os = "linux")]
-            Origin::Folder(folder) => folder::send(&folder, &self.name, content, out),
-            Origin::Stream(stream) => tar::send(limit.of(stream), &self.name, content, out),
-            Origin::Archive(archive) => match archive.unpacked() {
-                Ok(stream) => tar::send(limit.of(stream), &self.name, content, out),
+            (Origin::Folder(folder), _) => folder::send(&folder, &self.name, content, out),
+            (Origin::Stream(stream), _) => tar::send(limit.of(stream), &self.name, content, out),
+            (Origin::Archive(archive), Wanted::Content) => match archive.unpacked() {
+                Ok((stream, _)) => tar::send(limit.of(stream), &self.name, true, out),
                 Err(e) => out.push(Piece::Failed(e)),
             },
-            Origin::Layers(layers) if content => send_layers(&layers, &limit, out),
-            Origin::Layers(layers) => image::check_and_send(&layers, max_size, out),
+            (Origin::Archive(archive), Wanted::Members(copies)) => {
+                send_members(&archive, &limit, &copies, out)
+            }
+            (Origin::Layers(layers), Wanted::Content) => send_layers(&layers, &limit, out),
+            (Origin::Layers(layers), Wanted::Members(copies)) => {
+                image::check_and_send(&layers, max_size, &copies, out)
+            }
         };
     }
 }
@@ -291,12 +309,24 @@ fn spooled(head: Vec<u8>, stream: impl Read) -> Result<File, Error> {
     copy().map_err(|e: io::Error| Error::new(Action::Write, Place::Host(folder()), e))
 }
 
+/// Sends the members of an archive without their data, and copies what it unpacks to.
+fn send_members(archive: &Layer, limit: &Limit, copies: &Copies, out: &mut Outlet) -> Result<(), Gone> {
+    let (stream, compressed) = match archive.unpacked() {
+        Ok(opened) => opened,
+        Err(e) => return out.push(Piece::Failed(e)),
+    };
+    let mut stream = ArchiveStream::new(stream, None, compressed.then(|| copies.begin(0)));
+    tar::send(limit.of(&mut stream), &archive.name, false, out)?;
+    stream.keep();
+    Ok(())
+}
+
 /// Sends the members of all layers, those of the lowest first.
 fn send_layers(layers: &[Layer], limit: &Limit, out: &mut Outlet) -> Result<(), Gone> {
     for (layer, label) in layers.iter().zip(Layer::labels(layers)) {
         out.push(Piece::Layer(label))?;
         match layer.unpacked() {
-            Ok(stream) => tar::send(limit.of(stream), &layer.name, true, out)?,
+            Ok((stream, _)) => tar::send(limit.of(stream), &layer.name, true, out)?,
             Err(e) => return out.push(Piece::Failed(e)),
         }
     }

@@ -11,9 +11,6 @@ use lanefs_journal::Journal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Blocks that are copied at a time.
-const COPY: u32 = 256;
-
 /// Blocks that a batch of several files changes at most: all of them are in memory.
 const MAX_BATCH: u32 = 2048;
 
@@ -129,14 +126,7 @@ impl Planner<'_> {
 
     /// Copies a run to free blocks.
     fn copy(&self, from: u64, len: u32, to: u64) -> Result<()> {
-        let mut done = 0;
-        while done < len && self.writes {
-            let n = COPY.min(len - done);
-            let bytes = self.volume.device.read_run(from + u64::from(done), n)?;
-            self.volume.device.write(to + u64::from(done), &bytes)?;
-            done += n;
-        }
-        Ok(())
+        if self.writes { self.volume.device.copy(from, len, to) } else { Ok(()) }
     }
 
     /// Copies a block of attributes. All inodes that share it change together.
