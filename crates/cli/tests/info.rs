@@ -60,7 +60,7 @@ fn info_tells_how_the_volume_is_reached() {
     let v = Image::new();
     assert_eq!(json(&v, &["info", "--json", "v.img"])["io"], "mixed");
     assert!(
-        v.ok(&["info", "v.img"]).contains("mixed (past the page cache of the system, but for small reads)")
+        v.ok(["info", "v.img"]).contains("mixed (past the page cache of the system, but for small reads)")
     );
     // No direct I/O in units of 512 bytes.
     let odd = std::fs::File::options().write(true).open(&v.path).expect("the volume");

@@ -78,7 +78,7 @@ fn files_behind_a_server_are_edited_in_place() {
             .args(["if=d.raw", "of=p", "bs=1M", "skip=16", "count=32", "status=none"])
             .current_dir(image.beside("")),
     );
-    e2fsck_clean(&image.beside("p"));
+    e2fsck_clean(image.beside("p"));
 }
 
 /// The server is killed again and again while files are copied. Its file outlives it.
@@ -175,7 +175,7 @@ fn the_exports_of_a_server_are_listed() {
     let out = image.lanefs(["ls", &server.url("c.img", ":/")]).output().unwrap();
     assert!(!out.status.success());
     drop(server);
-    e2fsck_clean(&folder.join("b.img"));
+    e2fsck_clean(folder.join("b.img"));
 }
 
 /// A key and a certificate for `localhost`, by an authority of its own, in the names of libnbd.

@@ -86,7 +86,7 @@ impl<'d> At<'d> {
     /// [`Error::NotFound`], [`Error::NotDir`], [`Error::Loop`].
     pub fn metadata(self, path: impl AsRef<Path>, at_end: AtSymlink) -> Result<Metadata> {
         let node = self.node(bytes(&path), at_end).or_cannot("read the attributes of", path)?;
-        Ok(Metadata::of(&*node))
+        Ok(Metadata::of(&node))
     }
 
     /// Opens a directory, as [`Volume::open_dir`](crate::Volume::open_dir) does for paths from the

@@ -92,7 +92,7 @@ impl Dir {
     /// [`Error::NotFound`] and those of a damaged volume.
     pub fn symlink_metadata(&self, name: impl AsRef<OsStr>) -> Result<Metadata> {
         let node = self.find(name.as_ref()).or_cannot("read the attributes of", name.as_ref())?;
-        Ok(Metadata::of(&*node))
+        Ok(Metadata::of(&node))
     }
 
     /// Opens the subdirectory `name`.

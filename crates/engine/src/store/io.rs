@@ -87,10 +87,11 @@ pub(crate) enum ReadPath {
 
 impl ReadPath {
     fn run(self, device: &dyn BlockDevice, ops: &mut [ReadOp<'_>]) -> Result<()> {
-        Ok(match self {
+        match self {
             Self::AsOpened => device.read_batch(ops)?,
             Self::Direct => device.read_batch_direct(ops)?,
-        })
+        }
+        Ok(())
     }
 }
 
