@@ -74,13 +74,13 @@ fn group_id(name: &str) -> Option<u32> {
     uzers::get_group_by_name(name).map(|group| group.gid())
 }
 
-/// This system has no numbers for its users.
+/// Returns `None`: this system has no numbers for its users.
 #[cfg(not(unix))]
 fn user_id(_: &str) -> Option<u32> {
     None
 }
 
-/// This system has no numbers for its groups.
+/// Returns `None`: this system has no numbers for its groups.
 #[cfg(not(unix))]
 fn group_id(_: &str) -> Option<u32> {
     None

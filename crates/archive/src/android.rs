@@ -1,8 +1,8 @@
 //! Android sparse images, version 1.0: what fastboot and `simg2img` take.
 //!
 //! A header, then chunks in the order of the image: raw bytes, a word that repeats, blocks that
-//! nobody cares for, and in the end the CRC of all, in which these are zeros. Free blocks of the
-//! volume are those that nobody cares for. The same volume gives the same bytes.
+//! DONT_CARE skips, and in the end the CRC of all, in which these are zeros. Free blocks of the
+//! volume become DONT_CARE chunks. The same volume gives the same bytes.
 
 use crate::unfinished::{Unfinished, host};
 use crate::{Action, Cause, Error, Event};

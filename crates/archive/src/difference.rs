@@ -1,4 +1,4 @@
-//! What two trees differ in, as a comparison tells it.
+//! The differences between two trees, as a comparison reports them.
 
 use lanefs::FileType;
 use lanefs_format::Timestamp;
@@ -17,9 +17,9 @@ pub struct Difference {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
-    /// Only the old tree has the name. Nothing is told of what lies below it.
+    /// Only the old tree has the name. Entries below it are not reported.
     Removed(FileType),
-    /// Only the new tree has the name. Nothing is told of what lies below it.
+    /// Only the new tree has the name. Entries below it are not reported.
     Added(FileType),
     /// Both trees have the name, and it differs in all of these, which are one or more.
     Changed(Vec<Aspect>),

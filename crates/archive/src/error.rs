@@ -8,7 +8,7 @@ use crate::tarball::TarError;
 use std::fmt;
 use std::io;
 
-/// What an import, an export or a build could not do with one name of a tree, and why.
+/// A failure of an import, an export or a build on one name of a tree, and its cause.
 ///
 /// The text is one line: `cannot create '/etc/passwd': no space left in the volume`. A program that
 /// words its messages itself has the parts: [`action`](Self::action), [`place`](Self::place),
@@ -34,19 +34,19 @@ impl Error {
         self
     }
 
-    /// Returns what could not be done.
+    /// Returns the action that failed.
     #[must_use]
     pub fn action(&self) -> Action {
         self.action
     }
 
-    /// Returns the name that it could not be done with.
+    /// Returns the name on which the action failed.
     #[must_use]
     pub fn place(&self) -> &Place {
         &self.place
     }
 
-    /// Returns why it could not be done.
+    /// Returns the cause of the failure.
     #[must_use]
     pub fn cause(&self) -> &Cause {
         &self.cause
@@ -85,7 +85,7 @@ impl Error {
     }
 }
 
-/// What could not be done.
+/// The action that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
@@ -266,7 +266,7 @@ pub enum Cause {
     /// What is in the place of the folder is the working directory, or a mount point.
     #[error("it cannot be replaced: name a new folder in it")]
     TargetStays,
-    /// What is in the place of the file is no regular file.
+    /// The path of the new file leads to something else than a regular file.
     #[error("it is no regular file")]
     NotAFile,
     /// The file to make is an archive, an image or a volume that is read, or any volume that this

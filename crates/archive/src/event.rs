@@ -1,4 +1,4 @@
-//! What an import, an export, a build or a comparison tells its caller while it runs.
+//! Events that an import, an export, a build or a comparison reports to its caller.
 
 use crate::difference::Difference;
 use crate::{Action, Cause, Error, Place};

@@ -17,7 +17,7 @@ pub(crate) struct Limit {
 pub(crate) struct Exceeded(u64);
 
 impl Limit {
-    /// `None`: any number of bytes.
+    /// Returns a limit of `max` bytes; `None` is any number.
     pub(crate) fn new(max: Option<u64>) -> Self {
         let max = max.unwrap_or(u64::MAX);
         Self { max, left: AtomicU64::new(max) }

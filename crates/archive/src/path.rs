@@ -3,7 +3,8 @@
 use lanefs::Dir;
 use std::ffi::OsStr;
 
-/// `path` without empty and `.` components; `None` if it holds `..` or NUL, which no member may.
+/// Returns `path` without empty and `.` components; `None` if it holds `..` or NUL, which no member
+/// may.
 pub(crate) fn clean(path: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(path.len());
     for part in path.split(|b| *b == b'/') {

@@ -140,7 +140,7 @@ pub(crate) struct Inlet {
     bytes: usize,
 }
 
-/// Both ends.
+/// Returns both ends of a new pipe.
 pub(crate) fn pipe() -> (Outlet, Inlet) {
     let (sender, receiver) = sync_channel(BATCHES);
     let budget = Arc::new(Budget::default());

@@ -9,7 +9,7 @@ const PIECE: u64 = 1 << 20;
 
 /// A device that makes what it is told to discard read as zeros. So [`Volume::trim`] of a volume on
 /// it zeroes free blocks: in a file they become holes, and zeros are written where a medium cannot
-/// do that. What is zero already is not written.
+/// do that. Blocks that are zero already are not written.
 ///
 /// [`Volume::trim`]: lanefs::Volume::trim
 ///

@@ -37,7 +37,7 @@ const MOST_MARGINS: u64 = 8;
 /// Bytes of the volume's cache while it is filled.
 const CACHE: usize = 64 << 20;
 
-/// What a build made.
+/// The result of a build.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Built {
@@ -76,10 +76,10 @@ pub struct Built {
 /// ```
 ///
 /// # Errors
-/// Those of an import; [`Cause::TargetExists`], [`Cause::NotAFile`]; [`Cause::TooSmall`] for a size
-/// that is asked for; [`Cause::ReadOnce`] for a source that cannot be read twice and has no size
-/// asked for; [`Cause::TargetIsSource`], [`Cause::TargetInSource`]; options that cannot be had
-/// together. What concerns one name is told by [`Event::Skipped`], and the build goes on.
+/// The errors of an import; [`Cause::TargetExists`], [`Cause::NotAFile`]; [`Cause::TooSmall`] for a
+/// size that is asked for; [`Cause::ReadOnce`] for a source that cannot be read twice and has no
+/// size asked for; [`Cause::TargetIsSource`], [`Cause::TargetInSource`]; options that cannot be had
+/// together. [`Event::Skipped`] reports a failure of one name, and the build goes on.
 pub fn build(
     source: Source,
     path: impl AsRef<Path>,

@@ -9,7 +9,7 @@ use lanefs::{Timestamp, Verity};
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// What a build makes. By default a volume that fits, without a partition table and without a tree
+/// Options of a build. By default a volume that fits, without a partition table and without a tree
 /// of dm-verity.
 ///
 /// ```

@@ -36,7 +36,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// `volume` has a size and a UUID.
+    /// Prepares the seal of `volume`, which has a size and a UUID.
     pub(super) fn new(options: &BuildOptions, volume: &Options) -> Result<Self, Cause> {
         let room = lanefs::mkfs::room(volume.size.unwrap_or(0), volume)?;
         let uuid = volume.uuid.unwrap_or_default();

@@ -17,7 +17,7 @@ use merge::{Merge, place_of};
 use std::ops::ControlFlow;
 use std::path::Path;
 
-/// What a comparison leaves out. By default nothing.
+/// Options of a comparison. By default it compares everything.
 #[derive(Debug, Clone)]
 pub struct DiffOptions {
     times: bool,
@@ -54,7 +54,7 @@ impl DiffOptions {
 ///
 /// # Errors
 /// A path that does not exist, or a directory at the top that cannot be read; `events` cancelled.
-/// What concerns one name is told by [`Event::Skipped`], and the comparison goes on.
+/// [`Event::Skipped`] reports a failure of one name, and the comparison goes on.
 ///
 /// # Examples
 /// ```

@@ -40,19 +40,19 @@ enum To<'a> {
 }
 
 impl<'a> ImageTarget<'a> {
-    /// A layout in a folder, which must not exist, or be empty.
+    /// Returns the target of a layout in a folder, which must not exist, or be empty.
     #[must_use]
     pub fn folder(path: &'a Path) -> Self {
         Self(To::Folder(path))
     }
 
-    /// A tar archive in a file.
+    /// Returns the target of a tar archive in a file.
     #[must_use]
     pub fn file(path: &'a Path) -> Self {
         Self(To::File(path))
     }
 
-    /// A tar archive to a stream. Errors name it by `name`.
+    /// Returns the target of a tar archive to a stream, which errors call `name`.
     pub fn stream(name: impl AsRef<[u8]>, stream: impl Write + 'a) -> Self {
         Self(To::Stream { name: name.as_ref().to_vec(), stream: Box::new(stream) })
     }
@@ -86,7 +86,7 @@ impl Default for ImageOptions<'_> {
 }
 
 impl<'a> ImageOptions<'a> {
-    /// The whole tree as one layer by gzip, for this machine, without a tag.
+    /// Returns the defaults: the whole tree as one gzip layer, for this machine, without a tag.
     #[must_use]
     pub fn new() -> Self {
         Self {

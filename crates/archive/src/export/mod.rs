@@ -24,7 +24,7 @@ use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-/// What an export changes. By default it changes nothing.
+/// Options of an export. By default it changes no attributes.
 #[derive(Debug, Clone, Default)]
 pub struct ExportOptions {
     ownership: Ownership,
@@ -154,7 +154,7 @@ fn create_archive(
 /// # Errors
 /// What ended the export early: the directory cannot be read, the target cannot be made or written
 /// ([`Protected`](crate::host::Protected): what is there may not be overwritten), or `events`
-/// cancelled. What concerns one name is told by [`Event::Skipped`], and the export goes on.
+/// cancelled. [`Event::Skipped`] reports a failure of one name, and the export goes on.
 ///
 /// # Examples
 /// ```

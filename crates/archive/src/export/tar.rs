@@ -77,7 +77,7 @@ pub(super) fn archive<W: Write>(
     })
 }
 
-/// The work of the reading thread. It ends early, without a report, if the writing thread has
+/// Runs the reading thread. It ends early, without a report, if the writing thread has
 /// ended.
 fn read(root: Dir, base: &[u8], options: &ExportOptions, out: Outlet) {
     let _ = Reader::new(base, options, out).tree(root, |_| Ok(true));

@@ -32,7 +32,7 @@ pub enum Error {
     Protected(#[from] Protected),
 }
 
-/// What is not overwritten.
+/// The kinds of file that are not overwritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Protected {

@@ -24,7 +24,7 @@ impl Folder {
     /// Opens a directory that the user named. Links are followed.
     ///
     /// # Errors
-    /// Those of open(2).
+    /// The errors of open(2).
     pub fn open(path: &Path, overwrite: Overwrite) -> Result<Self> {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         let fd = fs::openat(CWD, path, DIR, Mode::empty())?;
@@ -76,7 +76,7 @@ impl Folder {
     /// Returns the inode behind a name, not followed.
     ///
     /// # Errors
-    /// Those of openat(2).
+    /// The errors of openat(2).
     pub fn find(&self, name: &CStr) -> Result<Object> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(Object::path(fs::openat(&self.object, name, flags, Mode::empty())?))
@@ -85,7 +85,7 @@ impl Folder {
     /// Opens a file to read, not followed.
     ///
     /// # Errors
-    /// Those of openat(2).
+    /// The errors of openat(2).
     pub fn open_file(&self, name: &CStr) -> Result<OwnedFd> {
         self.open_to_read(name, OFlags::empty())
     }
@@ -93,7 +93,7 @@ impl Folder {
     /// Opens a directory to read its names, not followed.
     ///
     /// # Errors
-    /// Those of openat(2).
+    /// The errors of openat(2).
     pub fn open_dir(&self, name: &CStr) -> Result<OwnedFd> {
         self.open_to_read(name, OFlags::DIRECTORY)
     }
@@ -140,7 +140,7 @@ impl Folder {
     /// Makes a directory.
     ///
     /// # Errors
-    /// Those of mkdirat(2).
+    /// The errors of mkdirat(2).
     pub fn make_dir(&self, name: &CStr, mode: u32) -> Result {
         Ok(fs::mkdirat(&self.object, name, Mode::from_raw_mode(mode & 0o7777))?)
     }
@@ -181,7 +181,7 @@ impl Folder {
     /// Removes a name that is no directory.
     ///
     /// # Errors
-    /// Those of unlinkat(2).
+    /// The errors of unlinkat(2).
     pub fn remove_file(&self, name: &CStr) -> Result {
         Ok(fs::unlinkat(&self.object, name, AtFlags::empty())?)
     }
@@ -189,7 +189,7 @@ impl Folder {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// Those of unlinkat(2).
+    /// The errors of unlinkat(2).
     pub fn remove_dir(&self, name: &CStr) -> Result {
         Ok(fs::unlinkat(&self.object, name, AtFlags::REMOVEDIR)?)
     }
@@ -197,7 +197,7 @@ impl Folder {
     /// Renames; both names may be in one directory. `exchange`: they change places.
     ///
     /// # Errors
-    /// Those of renameat2(2).
+    /// The errors of renameat2(2).
     pub fn rename(&self, old: &CStr, to: &Self, new: &CStr, exchange: bool) -> Result {
         let flags = if exchange { fs::RenameFlags::EXCHANGE } else { fs::RenameFlags::empty() };
         Ok(fs::renameat_with(&self.object, old, &to.object, new, flags)?)

@@ -30,7 +30,7 @@ use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
 use std::path::Path;
 
-/// What may be overwritten.
+/// The files and devices that may be overwritten.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Overwrite {
     /// Everything but volumes, files that another process has locked, and devices in use.

@@ -48,7 +48,7 @@ impl Object {
     /// Returns which inode it is.
     ///
     /// # Errors
-    /// Those of fstat(2).
+    /// The errors of fstat(2).
     pub fn identity(&self) -> Result<Identity> {
         Ok(Identity::of(&self.stat()?))
     }
@@ -90,7 +90,7 @@ impl Object {
     /// last.
     ///
     /// # Errors
-    /// Those of pwrite(2).
+    /// The errors of pwrite(2).
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result {
         let mut done = 0;
         while done < data.len() {
@@ -110,7 +110,7 @@ impl Object {
     /// Sets the size.
     ///
     /// # Errors
-    /// Those of ftruncate(2).
+    /// The errors of ftruncate(2).
     pub fn set_len(&self, len: u64) -> Result {
         Ok(fs::ftruncate(&self.fd, len)?)
     }
@@ -118,7 +118,7 @@ impl Object {
     /// Sets the permission bits, 12 of them.
     ///
     /// # Errors
-    /// Those of chmod(2).
+    /// The errors of chmod(2).
     pub fn set_mode(&self, mode: u32) -> Result {
         let mode = Mode::from_raw_mode(mode & 0o7777);
         Ok(if self.is_path { fs::chmod(self.proc_path(), mode) } else { fs::fchmod(&self.fd, mode) }?)
@@ -137,7 +137,7 @@ impl Object {
     /// Sets the times of the last access and of the last change.
     ///
     /// # Errors
-    /// Those of utimensat(2).
+    /// The errors of utimensat(2).
     pub fn set_times(&self, atime: Timestamp, mtime: Timestamp) -> Result {
         let spec = |t: Timestamp| Timespec { tv_sec: t.sec, tv_nsec: t.nsec.into() };
         let times = Timestamps { last_access: spec(atime), last_modification: spec(mtime) };
@@ -150,7 +150,7 @@ impl Object {
     /// Sets an extended attribute.
     ///
     /// # Errors
-    /// Those of setxattr(2).
+    /// The errors of setxattr(2).
     pub fn set_xattr(&self, name: &OsStr, value: &[u8]) -> Result {
         let flags = XattrFlags::empty();
         if self.is_path {
@@ -162,7 +162,7 @@ impl Object {
     /// Removes an attribute. A missing attribute is not an error.
     ///
     /// # Errors
-    /// Those of removexattr(2).
+    /// The errors of removexattr(2).
     pub fn remove_xattr(&self, name: &OsStr) -> Result {
         match fs::removexattr(self.proc_path(), name.as_bytes()) {
             Err(Errno::NODATA | Errno::NOTSUP) => Ok(()),

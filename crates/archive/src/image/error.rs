@@ -1,8 +1,8 @@
-//! What is wrong with an image.
+//! Errors of an image.
 
 use std::fmt;
 
-/// What is wrong with an image.
+/// A defect of an image.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImageError {

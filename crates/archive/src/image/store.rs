@@ -58,7 +58,7 @@ impl Store {
         if meta.is_file() { Self::in_file(File::open(path)?) } else { Ok(None) }
     }
 
-    /// As [`find`](Self::find), in an archive that is open, from its start on.
+    /// Finds as [`find`](Self::find) does, in an archive that is open, from its start on.
     pub(super) fn in_file(mut file: File) -> Result<Option<Self>, Cause> {
         let len = file.metadata()?.len();
         let mut head = [0; 8];

@@ -113,7 +113,7 @@ impl<'a> Fill<'a> {
         Ok(())
     }
 
-    /// Names the layer of an error.
+    /// Returns the names the layer of an error.
     fn named(&self, error: Error) -> Error {
         match &self.layer {
             Some(layer) => error.in_layer(&layer.label),
@@ -379,7 +379,8 @@ impl<'a> Fill<'a> {
         }
     }
 
-    /// A value that fits nowhere is the value's fault: only its block is missing.
+    /// Returns the failure of one attribute. A value that fits nowhere concerns this name only:
+    /// other names may still fit.
     fn failed_xattr(&self, path: &[u8], attr: &[u8], e: lanefs::Error) -> Failed {
         let all = ends(&e);
         let cause = Cause::Xattr { name: String::from_utf8_lossy(attr).into(), cause: Box::new(e.into()) };

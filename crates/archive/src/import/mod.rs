@@ -35,7 +35,7 @@ use std::time::Duration;
 /// How often the caller of an import hears that the source is waited for.
 const WAITING: Duration = Duration::from_millis(100);
 
-/// What an import changes. By default it changes nothing.
+/// Options of an import. By default it changes no attributes.
 ///
 /// ```
 /// use lanefs_archive::{ImportOptions, Ownership};

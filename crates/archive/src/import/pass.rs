@@ -81,7 +81,7 @@ pub(crate) struct Survey {
 }
 
 impl<'a> Pass<'a> {
-    /// `volume` is empty, and will be filled.
+    /// Begins the first pass over `volume`, which is empty and will be filled.
     pub(super) fn measure(volume: &'a Volume) -> Self {
         let free = free(volume);
         let count = Count::default();

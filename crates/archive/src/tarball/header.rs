@@ -98,7 +98,7 @@ impl Header {
         number(self.field(MTIME))
     }
 
-    /// Major and minor number. Old headers have none.
+    /// Returns the major and minor number. Old headers have none.
     pub(super) fn device(&self) -> Option<(i64, i64)> {
         if !self.field(MAGIC).starts_with(b"ustar") {
             return Some((0, 0));

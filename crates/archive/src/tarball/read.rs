@@ -113,7 +113,7 @@ impl<R: Read> TarReader<R> {
         }
     }
 
-    /// Data of the current member, holes left out; 0 at its end.
+    /// Reads data of the current member, holes left out; returns 0 at its end.
     pub(crate) fn read(&mut self, buf: &mut [u8]) -> Result<usize, TarError> {
         let want = buf.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         if want == 0 {
@@ -296,8 +296,8 @@ impl<R: Read> TarReader<R> {
         })
     }
 
-    /// Size and ranges of a plain or pax sparse file whose data begins now, and the bytes of it
-    /// that follow.
+    /// Returns size and ranges of a plain or pax sparse file whose data begins now, and the bytes
+    /// of it that follow.
     fn file_data(&mut self, start: u64, packed: u64, sparse: Sparse) -> Result<(u64, Ranges, u64), TarError> {
         let broken = |rule| TarError::Broken { at: start, rule };
         let Some(real) = sparse.size else {
@@ -393,7 +393,7 @@ impl Extended {
         }
     }
 
-    /// A later record of the same attribute takes the place of an earlier one.
+    /// Notes an attribute. A later record of the same attribute takes the place of an earlier one.
     fn xattr(&mut self, name: &[u8], value: Vec<u8>) {
         if self.xattrs.insert(name.to_vec(), value).is_none() {
             self.xattr_names += name.len() + 1;

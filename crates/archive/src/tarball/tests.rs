@@ -217,7 +217,7 @@ fn hostile_archives_end_in_errors() {
     }
 }
 
-/// A header of a member.
+/// Returns a header of a member.
 fn header(size: u64, typeflag: u8) -> Vec<u8> {
     let head = header::NewHeader {
         prefix: b"",
@@ -234,7 +234,7 @@ fn header(size: u64, typeflag: u8) -> Vec<u8> {
     head.encode().to_vec()
 }
 
-/// An extended header of `records`.
+/// Returns an extended header of `records`.
 fn extended(typeflag: u8, records: &[u8]) -> Vec<u8> {
     let mut bytes = header(records.len() as u64, typeflag);
     bytes.extend(records);

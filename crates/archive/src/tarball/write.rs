@@ -164,7 +164,8 @@ impl<W: Write> TarWriter<W> {
     }
 }
 
-/// ACLs as text, because that is what other programs read; everything else as it is.
+/// Adds the record of an attribute: ACLs as text, because that is what other programs read;
+/// everything else as it is.
 fn push_xattr(records: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     let acl_key: &[u8] = match name {
         b"system.posix_acl_access" => b"SCHILY.acl.access",
@@ -188,7 +189,7 @@ fn push_xattr(records: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     }
 }
 
-/// `a/b/c` becomes `a/b/DIR/c`.
+/// Returns `a/b/DIR/c` for `a/b/c`.
 fn beside(path: &[u8], dir: &[u8]) -> Vec<u8> {
     let path = path.strip_suffix(b"/").unwrap_or(path);
     match path.iter().rposition(|b| *b == b'/') {
@@ -197,7 +198,7 @@ fn beside(path: &[u8], dir: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Prefix and name as ustar splits a path; `None` if it does not fit.
+/// Returns prefix and name as ustar splits a path; `None` if it does not fit.
 fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
     if path.len() <= header::NAME.len() {
         return Some((&[], path));
