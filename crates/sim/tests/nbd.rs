@@ -1,7 +1,7 @@
 //! The NBD client against a server that breaks every rule, goes away, and loses what was not
 //! flushed. Each test ends by itself: a request may take `timeout=` seconds, and a reconnection
 //! `reconnect=`.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs_device::{BlockDevice, DeviceError, FileOptions, NbdDevice, NbdError, NbdExport, ReadOp, WriteOp};
 use lanefs_sim::{Image, NbdFault, NbdKind, NbdServer, NbdSettings, seed_from_env};

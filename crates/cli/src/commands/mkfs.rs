@@ -188,7 +188,12 @@ impl Args {
         let cannot = |e: MkfsError| {
             let cause = match e {
                 MkfsError::Device(e) => {
-                    Cause::from(lanefs::Error::from(e)).without(&format!("{}: ", name.to_string_lossy()))
+                    let cause = Cause::from(lanefs::Error::from(e));
+                    // A file is told by its own name, which may not be what was written.
+                    match VolumeUrl::names_server(&name) {
+                        true => cause.without(&format!("{}: ", name.to_string_lossy())),
+                        false => cause,
+                    }
                 }
                 e => Cause::text(e.to_string()),
             };
