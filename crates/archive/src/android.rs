@@ -34,6 +34,23 @@ const PIECE: u64 = 1 << 20;
 /// # Errors
 /// [`Cause::NeedsRecovery`], [`Cause::TooManyBlocks`], [`Cause::TargetExists`]; the device cannot
 /// be read, a bitmap is damaged, the file cannot be written, or `events` cancelled.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("system.img");
+/// use lanefs::{OpenOptions, Volume, device::MemDevice, mkfs};
+/// use std::{ops::ControlFlow, sync::Arc};
+/// let device = Arc::new(MemDevice::new(16 << 20));
+/// mkfs::format(&*device, &mkfs::Options::default())?;
+/// let volume = Volume::open_device(device.clone())?;
+/// volume.write("/build.prop", b"ro.lane=1\n")?;
+/// volume.close()?;
+/// let volume = OpenOptions::new().open_device(device.clone())?;
+/// lanefs_archive::android_sparse(&volume, &*device, &path, false, |_| ControlFlow::Continue(()))?;
+/// assert!(path.metadata()?.len() < 1 << 20, "free blocks take no room");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn android_sparse(
     volume: &Volume,
     device: &dyn BlockDevice,

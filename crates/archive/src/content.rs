@@ -103,7 +103,17 @@ impl Content {
     }
 }
 
-/// Recognises the start of a file.
+/// Recognises the start of a file: its first [`HEAD`] bytes, or all of a shorter one. Returns
+/// `None` for zeros.
+///
+/// # Examples
+/// ```
+/// use lanefs_archive::content::{Content, of_head};
+/// let image = of_head(b"QFI\xFB").expect("a signature");
+/// assert_eq!(image.name(), "a disk image in qcow2 format");
+/// assert_eq!(of_head(b"a line\n"), Some(Content::Text));
+/// assert_eq!(of_head(&[0; 4096]), None);
+/// ```
 #[must_use]
 pub fn of_head(head: &[u8]) -> Option<Content> {
     let has = |at: usize, bytes: &[u8]| head.get(at..at + bytes.len()) == Some(bytes);

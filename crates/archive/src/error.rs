@@ -13,6 +13,20 @@ use std::io;
 /// The text is one line: `cannot create '/etc/passwd': no space left in the volume`. A program that
 /// words its messages itself has the parts: [`action`](Self::action), [`place`](Self::place),
 /// [`cause`](Self::cause).
+///
+/// # Examples
+/// ```
+/// use lanefs_archive::{Action, Cause, ExportOptions, Target, export};
+/// use std::ops::ControlFlow;
+/// let volume = lanefs::Volume::in_memory(16 << 20)?;
+/// let target = Target::archive("out.tar", Vec::new(), Default::default());
+/// let go_on = |_| ControlFlow::Continue(());
+/// let e = export(&volume, "/absent", target, &ExportOptions::new(), go_on).unwrap_err();
+/// assert_eq!(e.action(), Action::Export);
+/// assert!(matches!(e.cause(), Cause::Volume(lanefs::Error::NotFound)));
+/// assert_eq!(e.to_string(), "cannot export '/absent': No such file or directory");
+/// # Ok::<(), lanefs::Error>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} '{place}': {}", self.reason())]
 pub struct Error {

@@ -14,6 +14,19 @@ const DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC)
 const PATH_PIECE: usize = 4000;
 
 /// An open directory, the only way to make, replace or remove a name on the host.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// use lanefs_archive::Overwrite;
+/// use lanefs_archive::host::Folder;
+/// let folder = Folder::open(dir.path(), Overwrite::NoVolumes)?;
+/// folder.make_dir(c"etc", 0o755)?;
+/// let file = folder.beneath(b"etc")?.create(c"hostname", 0o644)?;
+/// file.write_at(b"lane\n", 0)?;
+/// assert_eq!(std::fs::read(dir.path().join("etc/hostname"))?, b"lane\n");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Folder {
     object: Object,

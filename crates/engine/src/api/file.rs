@@ -12,6 +12,20 @@ use std::sync::Arc;
 
 /// An open file of a volume. Many threads may call it at once: a read sees all of a write or none
 /// of it.
+///
+/// [`Volume::open_options`](crate::Volume::open_options) opens one.
+/// [`FileCursor`](crate::FileCursor) adds a position.
+///
+/// # Examples
+/// ```
+/// # let volume = lanefs::Volume::in_memory(16 << 20)?;
+/// let file = volume.create_file("/greeting")?;
+/// file.write_at(b"hello world", 0)?;
+/// let mut word = [0; 5];
+/// assert_eq!(file.read_at(&mut word, 6)?, 5);
+/// assert_eq!(&word, b"world");
+/// # Ok::<(), lanefs::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct File {
     node: NodeRef,

@@ -10,6 +10,17 @@ use lanefs_device::os_name::OsStrExt;
 use std::path::Path;
 
 /// How to open a file, shaped like [`std::fs::OpenOptions`].
+///
+/// # Examples
+/// ```
+/// # let volume = lanefs::Volume::in_memory(16 << 20)?;
+/// use lanefs::{Error, NewAttr};
+/// let attr = NewAttr { permissions: 0o600, uid: 1000, gid: 1000 };
+/// let new = volume.open_options().write(true).create_new(true).attr(attr);
+/// new.open("/key")?.write_at(b"secret", 0)?;
+/// assert!(matches!(new.open("/key").unwrap_err().kind(), Error::Exists));
+/// # Ok::<(), lanefs::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct FileOptions<'v> {
     at: At<'v>,

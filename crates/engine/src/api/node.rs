@@ -15,7 +15,20 @@ use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-/// An inode in use. Cloning is cheap.
+/// An inode in use. A clone shares the inode and costs one reference count.
+///
+/// # Examples
+/// ```
+/// # let volume = lanefs::Volume::in_memory(16 << 20)?;
+/// use lanefs::{NewAttr, NewKind};
+/// let root = volume.root_node()?;
+/// let attr = NewAttr { permissions: 0o666, uid: 0, gid: 0 };
+/// let file = root.create("file", NewKind::File, attr, 0o022)?;
+/// assert_eq!(file.metadata().permissions(), 0o644);
+/// root.remove_file("file")?;
+/// file.open()?.write_at(b"still there", 0)?; // until the last handle is dropped
+/// # Ok::<(), lanefs::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Node {
     pub(super) node: NodeRef,
