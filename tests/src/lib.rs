@@ -7,6 +7,7 @@
 
 pub mod campaign;
 mod damage;
+mod ending;
 mod exercise;
 mod fsx;
 mod history;
@@ -31,6 +32,7 @@ mod volume_tree;
 mod watchdog;
 
 pub use damage::{Region, RegionKind, Victim};
+pub use ending::Ending;
 pub use exercise::{Verdict, Walk, change_all, explained, read_all, walk};
 pub use fsx::{FALLOCATES, FileOp, Model, Player, Way, draw};
 pub use history::{Change, Clock, History, Look, WORD};

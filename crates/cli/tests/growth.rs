@@ -3,6 +3,7 @@
 
 use crate::support;
 use crate::support::mount::Mount;
+use lanefs_tests::Ending;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,13 +63,13 @@ fn a_mounted_volume_grows_beside_programs() {
                     }
                 });
             }
+            let _ending = Ending(&ended);
             m.image.ok(["resize", "v.img", "+200M"]);
             m.image.ok(["resize", "m", "+150M", "--json"]);
             longer(&m, 100);
             m.image.ok(["resize", "m"]);
             longer(&m, 64);
             support::succeed(support::tool("resize2fs").arg(&m.image.path));
-            ended.store(true, Ordering::Relaxed);
         });
         assert_eq!(m.image.path.metadata().unwrap().len(), len + 514 * MIB);
         assert!(size(&m) > before + 450 * MIB, "{options}: {} MiB", size(&m) / MIB);

@@ -131,6 +131,15 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+    /// Ends the writers, also where the test fails: the scope waits for them.
+    struct Ending<'a>(&'a AtomicBool);
+
+    impl Drop for Ending<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Writers count in blocks of their own. While one thread works alone, no count moves, and all
     /// of them are home; what it changes is home when the next handle starts.
     #[test]
@@ -160,6 +169,7 @@ mod tests {
                         }
                     });
                 }
+                let ending = Ending(&ended);
                 for round in 1..50u8 {
                     let seen = journal.alone(|alone| {
                         let home = |block| device_bytes(&*device, block);
@@ -178,7 +188,7 @@ mod tests {
                     assert_eq!(seen.unwrap(), 0);
                     assert_eq!(device_bytes(&*device, 200), vec![round; BLOCK as usize]);
                 }
-                ended.store(true, Ordering::Relaxed);
+                drop(ending);
             });
             journal.close().unwrap();
         }

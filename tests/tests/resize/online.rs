@@ -5,7 +5,7 @@ use lanefs::{Error, FallocMode, OpenOptions, ResizeError, SetXattr, Upkeep, Volu
 use lanefs_device::{BlockDevice, FileOptions, Op};
 use lanefs_sim::FailingDevice;
 use lanefs_tests::{
-    LoopMount, e2fsck, e2fsck_clean, mke2fs, require_root, require_tools, run, volume_digest,
+    Ending, LoopMount, e2fsck, e2fsck_clean, mke2fs, require_root, require_tools, run, volume_digest,
 };
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -89,6 +89,7 @@ fn a_volume_grows_beside_writers() {
         let ended = AtomicBool::new(false);
         let files: Vec<Files> = std::thread::scope(|scope| {
             let writers: Vec<_> = (0..3).map(|n| writer(scope, &volume, n, &ended)).collect();
+            let ending = Ending(&ended);
             for size in [(before * 2 + after) / 3, *after] {
                 lengthen(&path, size << 20);
                 std::thread::sleep(std::time::Duration::from_millis(20));
@@ -96,7 +97,7 @@ fn a_volume_grows_beside_writers() {
                 assert!(grown <= size << 20 && grown > (size - 10) << 20, "{name}: {grown}");
             }
             std::thread::sleep(std::time::Duration::from_millis(20));
-            ended.store(true, Ordering::Relaxed);
+            drop(ending);
             writers.into_iter().map(|writer| writer.join().unwrap()).collect()
         });
         let stat = volume.statfs();

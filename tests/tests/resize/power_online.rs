@@ -5,7 +5,7 @@ use lanefs::{OpenOptions, Volume};
 use lanefs_check::check;
 use lanefs_device::BlockDevice;
 use lanefs_sim::{CrashState, DumpFile, Image, Log, RecordingDevice, Seed, Shape, seed_from_env};
-use lanefs_tests::{e2fsck, volume_digest};
+use lanefs_tests::{Ending, e2fsck, volume_digest};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::ops::RangeInclusive;
@@ -57,10 +57,12 @@ fn recorded(options: &[&str], (before, after): (u64, u64), atomic_write: usize) 
     let volume = open.open_device(device.clone() as Arc<dyn BlockDevice>).unwrap();
     let (ended, count) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
-        scope.spawn(|| write_files(&volume, &device, &ended, &count));
+        let writer = scope.spawn(|| write_files(&volume, &device, &ended, &count));
+        let _ending = Ending(&ended);
         let wait = |more: u64| {
             let until = count.load(Ordering::Relaxed) + more;
             while count.load(Ordering::Relaxed) < until {
+                assert!(!writer.is_finished(), "the writer failed");
                 std::thread::yield_now();
             }
         };
@@ -68,7 +70,6 @@ fn recorded(options: &[&str], (before, after): (u64, u64), atomic_write: usize) 
         assert_eq!(volume.grow(after * MIB).unwrap(), after * MIB);
         device.mark("grown");
         wait(6);
-        ended.store(true, Ordering::Relaxed);
     });
     // No close: the log ends as a crash leaves it.
     (device.log(), base, digest)
