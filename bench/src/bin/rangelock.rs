@@ -7,12 +7,14 @@
 //! runs.
 
 use clap::Parser;
-use lanefs_bench::cases::Effort;
+use lanefs_bench::cases::{self, Effort};
 use lanefs_bench::linked_list::LinkedList;
 use lanefs_bench::report::{Goal, Report};
+use lanefs_lab::Outcome;
 use lanefs_lab::rangelock::work::{Regions, among, hand_over, hundred, one, reuse};
 use lanefs_lab::rangelock::{IntervalTree, MutexBTree, Ours, RwLock, Variant};
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -62,8 +64,11 @@ struct Args {
     effort: Effort,
 }
 
-fn main() -> std::io::Result<()> {
-    let Args { effort } = Args::parse();
+fn main() -> ExitCode {
+    cases::end("rangelock", start(Args::parse()))
+}
+
+fn start(Args { effort }: Args) -> Outcome<()> {
     let mut bench = Bench {
         report: Report::new("rangelock"),
         runs: effort.runs(5),

@@ -7,6 +7,7 @@
 use crate::answer::{Failure, Result};
 use libc::{c_char, c_void, iovec};
 use std::ffi::{CStr, OsStr};
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -121,6 +122,17 @@ pub(crate) unsafe fn segments<'a>(at: *const iovec, count: i32) -> Result<(&'a [
     let total = segments.iter().try_fold(0, |sum: usize, segment| sum.checked_add(segment.iov_len));
     let total = total.filter(|total| isize::try_from(*total).is_ok());
     Ok((segments, total.ok_or_else(|| Failure::invalid("more bytes than memory can have"))?.min(MOST)))
+}
+
+/// Returns the segments that hold `total` bytes of a file, each with the bytes that lie in it. The
+/// last ones may hold none.
+pub(crate) fn parts(segments: &[iovec], total: usize) -> impl Iterator<Item = (&iovec, Range<usize>)> {
+    let mut at = 0;
+    segments.iter().map(move |segment| {
+        let here = at..at + segment.iov_len.min(total - at);
+        at = here.end;
+        (segment, here)
+    })
 }
 
 /// Returns a list that is read and written.

@@ -87,13 +87,10 @@ pub unsafe extern "C" fn lanefs_preadv(
         }
         let mut whole = args::zeroed(total)?;
         let done = file.read_at(&mut whole, offset)?;
-        let mut rest = whole.get(..done).unwrap_or_default();
-        for segment in segments {
+        for (segment, part) in args::parts(segments, done) {
             // SAFETY: as above.
             let room = unsafe { args::memory_mut(segment.iov_base, segment.iov_len)? };
-            let (here, behind) = rest.split_at(rest.len().min(room.len()));
-            room[..here.len()].copy_from_slice(here);
-            rest = behind;
+            room[..part.len()].copy_from_slice(&whole[part]);
         }
         Ok(done.cast_signed())
     })
@@ -121,14 +118,10 @@ pub unsafe extern "C" fn lanefs_pwritev(
             return Ok(bytes.len().cast_signed());
         }
         let mut whole = args::zeroed(total)?;
-        let mut room = whole.as_mut_slice();
-        for segment in segments {
+        for (segment, part) in args::parts(segments, total) {
             // SAFETY: as above.
             let bytes = unsafe { args::memory(segment.iov_base, segment.iov_len)? };
-            let fits = bytes.len().min(room.len());
-            let (here, behind) = room.split_at_mut(fits);
-            here.copy_from_slice(&bytes[..fits]);
-            room = behind;
+            whole[part.clone()].copy_from_slice(&bytes[..part.len()]);
         }
         file.write_at(&whole, offset)?;
         Ok(whole.len().cast_signed())

@@ -119,17 +119,24 @@ impl Volumes {
         self.open.values().try_for_each(|side| side.print(stats))
     }
 
-    /// Runs `one` for each argument, then closes every volume. A failure of one argument is
-    /// reported and does not keep the others from being served.
+    /// Runs `one` for each argument. Notes the failure of an argument, and goes on with the next.
+    pub(crate) fn visit<'a>(
+        &mut self,
+        args: &'a [OsString],
+        noted: &mut Noted,
+        mut one: impl FnMut(&mut Self, &'a OsString) -> Res,
+    ) -> Res {
+        args.iter().try_for_each(|arg| noted.note(one(self, arg)))
+    }
+
+    /// Runs `one` for each argument as [`visit`](Self::visit) does, then closes every volume.
     pub(crate) fn for_each<'a>(
         mut self,
         args: &'a [OsString],
-        mut one: impl FnMut(&mut Self, &'a OsString) -> Res,
+        one: impl FnMut(&mut Self, &'a OsString) -> Res,
     ) -> Res {
         let mut noted = Noted::default();
-        for arg in args {
-            noted.note(one(&mut self, arg))?;
-        }
+        self.visit(args, &mut noted, one)?;
         self.close()?;
         noted.finish()
     }

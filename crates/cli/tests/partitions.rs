@@ -2,7 +2,7 @@
 //! judge what is in them afterwards.
 
 use crate::support::{Image, succeed, tool};
-use lanefs_tests::private_mounts;
+use lanefs_tests::{LoopDevice, private_mounts};
 use std::path::Path;
 use std::process::Command;
 
@@ -22,10 +22,10 @@ fn disk() -> Image {
 
 /// Runs `look` with the device that the kernel makes of each partition, 2 and 5.
 fn by_the_kernel(v: &Image, look: impl Fn(u32, &Path)) {
-    let out = succeed(Command::new("losetup").args(["--find", "--show"]).arg(v.beside("d.raw")));
-    let device = String::from_utf8_lossy(&out.stdout).trim().to_owned();
+    let attached = LoopDevice::new(v.beside("d.raw"));
+    let device = attached.path().to_str().expect("a path in UTF-8");
     // partx reads the table: a kernel need not know any.
-    succeed(Command::new("partx").args(["--add", &device]));
+    succeed(Command::new("partx").args(["--add", device]));
     for number in [2, 5] {
         // A node of our own, where no device manager makes them.
         let sys = format!("/sys/class/block/{}p{number}/dev", device.trim_start_matches("/dev/"));
@@ -35,8 +35,7 @@ fn by_the_kernel(v: &Image, look: impl Fn(u32, &Path)) {
         succeed(Command::new("mknod").arg(&node).args(["b", major, minor]));
         look(number, &node);
     }
-    succeed(Command::new("partx").args(["--delete", &device]));
-    succeed(Command::new("losetup").args(["--detach", &device]));
+    succeed(Command::new("partx").args(["--delete", device]));
 }
 
 /// A mount of a partition, ended on drop.

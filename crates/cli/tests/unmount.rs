@@ -3,7 +3,7 @@
 
 use crate::support::mount::Mount;
 use crate::support::{succeed, tool};
-use lanefs_tests::released;
+use lanefs_tests::{LoopDevice, released};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -185,23 +185,13 @@ fn a_volume_of_another_user_is_nosuid_and_nodev() {
 /// The node of a loop device is root's in any case.
 #[test]
 fn a_loop_device_is_of_the_owner_of_the_file_behind_it() {
-    struct Loop(String);
-    impl Drop for Loop {
-        fn drop(&mut self) {
-            let _ = tool("losetup").args(["--detach", &self.0]).status();
-        }
-    }
-    let attach = |what: &std::ffi::OsStr| {
-        let out = succeed(tool("losetup").args(["--find", "--show"]).arg(what));
-        Loop(String::from_utf8(out.stdout).unwrap().trim().to_owned())
-    };
     let m = Mount::blank();
-    let volume = attach(m.image.path.as_os_str());
-    let nested = attach(volume.0.as_ref());
-    let flags_of = |device: &Loop| {
-        m.image.ok(["mount", &device.0, "m"]);
+    let volume = LoopDevice::new(&m.image.path);
+    let nested = LoopDevice::new(volume.path());
+    let flags_of = |device: &LoopDevice| {
+        m.image.ok(["mount", device.path().to_str().unwrap(), "m"]);
         let flags = flags(&m);
-        m.unmount_of(Path::new(&device.0), "m");
+        m.unmount_of(device.path(), "m");
         flags
     };
     for (owner, expected) in [(0, "rw,relatime"), (65533, "rw,nosuid,nodev,relatime")] {

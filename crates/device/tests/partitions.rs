@@ -2,10 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
 
+#[path = "common/loop_device.rs"]
+mod loop_device;
+
 use lanefs_device::{
     BlockDevice, FileDevice, FileOptions, LINUX_FILE_SYSTEM, MemDevice, NewPartition, Op, Partition,
     PartitionTable, Result, VolumeUrl, open_url, write_gpt,
 };
+use loop_device::LoopDevice;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -59,10 +63,9 @@ fn read(path: &Path) -> Result<Option<PartitionTable>> {
     PartitionTable::read(&FileDevice::open_read_only(path).unwrap())
 }
 
-/// A loop device with sectors of 4096 bytes.
-fn loop_of_4096(path: &Path) -> PathBuf {
-    let out = Command::new("losetup").args(["--find", "--show", "--sector-size=4096"]).arg(path).output();
-    String::from_utf8(out.unwrap().stdout).unwrap().trim().into()
+/// Attaches a loop device with sectors of 4096 bytes.
+fn loop_of_4096(path: &Path) -> LoopDevice {
+    LoopDevice::attach(path, &["--sector-size=4096"])
 }
 
 fn places(table: &PartitionTable) -> Vec<(u32, u64, u64)> {
@@ -157,10 +160,11 @@ fn partitions_without_room_are_not_written() {
 #[test]
 fn a_gpt_of_sectors_of_4096_bytes() {
     let (_dir, path) = disk();
-    let device = &*loop_of_4096(&path);
+    let attached = loop_of_4096(&path);
+    let device = Path::new(attached.name());
     // The kernel is not told: nothing looks for partitions on this loop device.
     run("sfdisk", &["--quiet", "--no-tell-kernel"], device, "label: gpt\nstart=512, size=1024, name=data\n");
-    run("losetup", &["--detach"], device, "");
+    drop(attached);
     assert_eq!(places(&read(&path).unwrap().unwrap()), [(1, 2 * MIB, 4 * MIB)]);
 }
 
@@ -209,12 +213,12 @@ fn a_link_without_a_partition_has_no_number() {
 #[test]
 fn a_dos_table_of_sectors_of_4096_bytes() {
     let (_dir, path) = disk();
-    let device = &*loop_of_4096(&path);
+    let attached = loop_of_4096(&path);
+    let device = Path::new(attached.name());
     let script =
         "label: dos\nstart=256, size=1024, type=83\nstart=2048, size=8192, type=5\nstart=4096, size=512\n";
     run("sfdisk", &["--quiet", "--no-tell-kernel"], device, script);
     let table = read(device);
-    run("losetup", &["--detach"], device, "");
     let found = places(&table.unwrap().unwrap());
     assert_eq!(found, [(1, MIB, 4 * MIB), (2, 8 * MIB, 32 * MIB), (5, 16 * MIB, 2 * MIB)]);
 }
@@ -367,17 +371,17 @@ fn a_part_is_opened_inside_of_its_bounds() {
 #[test]
 fn a_part_that_shares_a_sector_is_not_opened_for_direct_io() {
     let (_dir, path) = disk();
-    let device = loop_of_4096(&path);
+    let attached = loop_of_4096(&path);
+    let device = Path::new(attached.name());
     let direct = FileOptions::new().direct(true);
     for (offset, size) in [(512, 64 << 12), (4096, (64 << 12) + 512)] {
-        let name = url(&device, &format!("?offset={offset}&size={size}"));
+        let name = url(device, &format!("?offset={offset}&size={size}"));
         let e = open_url(&name, &direct).unwrap_err();
         assert!(e.to_string().contains("is not a multiple of 4096, as direct I/O asks"), "{e}");
         assert_eq!(open_url(&name, &FileOptions::new()).unwrap().size(), size);
     }
-    let whole = url(&device, "?offset=4096&size=64K");
+    let whole = url(device, "?offset=4096&size=64K");
     assert_eq!(open_url(&whole, &direct).unwrap().alignment(), 4096);
-    run("losetup", &["--detach"], &device, "");
 }
 
 #[test]

@@ -52,18 +52,10 @@ impl Args {
         let mut volumes = Volumes::default();
         let mut noted = Noted::default();
         let (mut rows, mut json) = (Vec::new(), Vec::new());
-        for arg in &self.volumes {
+        volumes.visit(&self.volumes, &mut noted, |volumes, arg| {
             let name = whole_volume(arg);
-            let stat = volumes
-                .volume(&name, false)
-                .and_then(|side| side.with(|v| Ok(v.statfs())).or_cannot("read", name.as_bytes()));
-            let s = match stat {
-                Ok(s) => s,
-                Err(failure) => {
-                    noted.note(Err(failure))?;
-                    continue;
-                }
-            };
+            let side = volumes.volume(&name, false)?;
+            let s = side.with(|v| Ok(v.statfs())).or_cannot("read", name.as_bytes())?;
             let bytes = |blocks: u64| blocks.saturating_mul(s.block_size.into());
             let row = DfRow {
                 volume: JsonName::new(name.as_bytes()),
@@ -76,7 +68,8 @@ impl Args {
             };
             rows.push(self.cells(&row, listed(name.as_bytes())));
             json.push(row);
-        }
+            Ok(())
+        })?;
         if self.json {
             out.json(&json)?;
         } else if !rows.is_empty() {

@@ -93,14 +93,13 @@ impl Args {
         let mut volumes = Volumes::default();
         let mut noted = Noted::default();
         let (mut files, mut dirs) = (Vec::new(), Vec::new());
-        for arg in &self.paths {
-            let named = volumes.spot(Location::parse_inside(arg), false).and_then(|spot| self.named(spot));
-            match named {
-                Ok(item) if item.meta.is_dir() && !self.directory => dirs.push(item),
-                Ok(item) => files.push(item),
-                Err(failure) => noted.note(Err(failure.code(2)))?,
-            }
-        }
+        volumes.visit(&self.paths, &mut noted, |volumes, arg| {
+            let spot = volumes.spot(Location::parse_inside(arg), false).map_err(|e| e.code(2))?;
+            let item = self.named(spot).map_err(|e| e.code(2))?;
+            let listed = if item.meta.is_dir() && !self.directory { &mut dirs } else { &mut files };
+            listed.push(item);
+            Ok(())
+        })?;
         self.sort(&mut files);
         self.sort(&mut dirs);
         let mut json = Vec::new();

@@ -1,8 +1,11 @@
 //! Judged by what we did not write where possible: `flock(1)`, `losetup`, the kernel's mount,
 //! `std::fs`.
 
+#[path = "../../tests/common/loop_device.rs"]
+mod loop_device;
 mod rings;
 
+use self::loop_device::LoopDevice;
 use super::vectored::GIVEN_BACK;
 use super::*;
 use crate::{AlignedBuf, Cached, FileOptions};
@@ -51,21 +54,6 @@ fn run(program: &str, args: &[&str]) -> String {
         String::from_utf8_lossy(&out.stderr)
     );
     String::from_utf8(out.stdout).unwrap().trim().to_owned()
-}
-
-/// A loop device over a file, detached on drop.
-struct Loop(String);
-
-impl Loop {
-    fn attach(path: &Path) -> Self {
-        Self(run("losetup", &["--find", "--show", path.to_str().unwrap()]))
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
-    }
 }
 
 /// Gives this thread a mount namespace of its own: a process that is started meanwhile, and makes
@@ -160,8 +148,8 @@ fn create_empties_what_was_there() {
 fn a_loop_device_is_in_use_with_the_file_behind_it() {
     let (_dir, path) = scratch();
     std::fs::write(&path, vec![0; 1 << 20]).unwrap();
-    let device = Loop::attach(&path);
-    let name = Path::new(&device.0);
+    let device = LoopDevice::attach(&path, &[]);
+    let name = Path::new(device.name());
     let writer = Holder::lock("-x", &path);
     refused(FileDevice::open(name), Op::Lock, libc::EBUSY, &["has open the file behind it"]);
     refused(FileDevice::open_read_only(name), Op::Lock, libc::EBUSY, &["writes to the file behind it"]);
@@ -644,8 +632,8 @@ fn discard_and_zeroes_give_space_back() {
 fn a_block_special_file_is_all_cached_or_not() {
     let (_dir, path) = scratch();
     std::fs::write(&path, vec![0; 4 << 20]).unwrap();
-    let device = Loop::attach(&path);
-    let dev = mixed().open(&device.0).unwrap();
+    let device = LoopDevice::attach(&path, &[]);
+    let dev = mixed().open(device.name()).unwrap();
     assert!(!dev.is_direct() && dev.alignment() == 1);
 }
 
@@ -653,19 +641,19 @@ fn a_block_special_file_is_all_cached_or_not() {
 fn block_special_file() {
     let (_dir, path) = scratch();
     std::fs::write(&path, vec![0; 4 << 20]).unwrap();
-    let loop_dev = Loop::attach(&path);
+    let loop_dev = LoopDevice::attach(&path, &[]);
     for direct in [false, true] {
-        let dev = FileOptions::new().direct(direct).open(&loop_dev.0).unwrap();
+        let dev = FileOptions::new().direct(direct).open(loop_dev.name()).unwrap();
         assert!(dev.is_block_special());
         assert_eq!(dev.size(), 4 << 20);
         exercise(&dev, dev.path());
-        refused(FileDevice::open(&loop_dev.0), Op::Lock, libc::EBUSY, &[&loop_dev.0, "in use"]);
-        refused(FileDevice::open_read_only(&loop_dev.0), Op::Lock, libc::EBUSY, &["in use"]);
+        refused(FileDevice::open(loop_dev.name()), Op::Lock, libc::EBUSY, &[loop_dev.name(), "in use"]);
+        refused(FileDevice::open_read_only(loop_dev.name()), Op::Lock, libc::EBUSY, &["in use"]);
     }
-    let dev = FileDevice::create(&loop_dev.0, 1 << 20).unwrap();
+    let dev = FileDevice::create(loop_dev.name(), 1 << 20).unwrap();
     assert_eq!(dev.size(), 4 << 20);
     drop(dev);
-    let larger = FileDevice::create(&loop_dev.0, 8 << 20);
+    let larger = FileDevice::create(loop_dev.name(), 8 << 20);
     refused(larger, Op::Open, libc::ENOSPC, &["4194304", "8388608"]);
 }
 
@@ -674,31 +662,31 @@ fn a_mounted_volume_is_refused_for_writing() {
     let (dir, path) = scratch();
     drop(FileDevice::create(&path, 8 << 20).unwrap());
     run("mke2fs", &["-q", "-t", "ext4", path.to_str().unwrap()]);
-    let loop_dev = Loop::attach(&path);
+    let loop_dev = LoopDevice::attach(&path, &[]);
     let mnt = dir.path().join("mnt");
     std::fs::create_dir(&mnt).unwrap();
     drop(FileDevice::open(&path).unwrap());
     private_mounts();
-    run("mount", &[&loop_dev.0, mnt.to_str().unwrap()]);
+    run("mount", &[loop_dev.name(), mnt.to_str().unwrap()]);
     let mounted = Mounted(&mnt);
-    refused(FileDevice::open(&loop_dev.0), Op::Lock, libc::EBUSY, &[&loop_dev.0, "mounted"]);
-    refused(FileDevice::open(&path), Op::Lock, libc::EBUSY, &["volume.img", "mounted", &loop_dev.0]);
-    FileDevice::open_read_only(&loop_dev.0).unwrap();
+    refused(FileDevice::open(loop_dev.name()), Op::Lock, libc::EBUSY, &[loop_dev.name(), "mounted"]);
+    refused(FileDevice::open(&path), Op::Lock, libc::EBUSY, &["volume.img", "mounted", loop_dev.name()]);
+    FileDevice::open_read_only(loop_dev.name()).unwrap();
     FileDevice::open_read_only(&path).unwrap();
     drop(mounted);
-    FileDevice::open(&loop_dev.0).unwrap();
+    FileDevice::open(loop_dev.name()).unwrap();
     FileDevice::open(&path).unwrap();
 }
 
 /// A tiny file system of its own, to fill up.
-fn small_host(dir: &Path) -> (Loop, PathBuf) {
+fn small_host(dir: &Path) -> (LoopDevice, PathBuf) {
     let (image, mnt) = (dir.join("host.img"), dir.join("host"));
     drop(FileDevice::create(&image, 4 << 20).unwrap());
     run("mke2fs", &["-q", "-t", "ext4", image.to_str().unwrap()]);
-    let loop_dev = Loop::attach(&image);
+    let loop_dev = LoopDevice::attach(&image, &[]);
     std::fs::create_dir(&mnt).unwrap();
     private_mounts();
-    run("mount", &[&loop_dev.0, mnt.to_str().unwrap()]);
+    run("mount", &[loop_dev.name(), mnt.to_str().unwrap()]);
     (loop_dev, mnt)
 }
 
@@ -724,8 +712,8 @@ fn a_failed_flush_is_never_forgotten() {
     let mounted = Mounted(&mnt);
     let backing = mnt.join("inner");
     File::create(&backing).unwrap().set_len(64 << 20).unwrap();
-    let inner = Loop::attach(&backing);
-    let dev = FileDevice::open(&inner.0).unwrap();
+    let inner = LoopDevice::attach(&backing, &[]);
+    let dev = FileDevice::open(inner.name()).unwrap();
     dev.write_at(&pattern(16 << 20, 1), 0).unwrap();
     assert_eq!(dev.flush().unwrap_err().op, Op::Flush);
     rustix::fs::fdatasync(&dev.file).expect("the kernel has forgotten");
@@ -761,14 +749,14 @@ fn a_loop_device_is_the_file_behind_it() {
     for path in [&path, &other] {
         drop(FileDevice::create(path, 1 << 20).unwrap());
     }
-    let device = Loop::attach(&path);
-    let by_device = FileDevice::open_read_only(&device.0).unwrap();
-    assert!(crate::is_open_here(&path) && crate::is_open_here(&device.0));
+    let device = LoopDevice::attach(&path, &[]);
+    let by_device = FileDevice::open_read_only(device.name()).unwrap();
+    assert!(crate::is_open_here(&path) && crate::is_open_here(device.name()));
     assert!(!crate::is_open_here(&other));
     drop(by_device);
-    assert!(!crate::is_open_here(&path) && !crate::is_open_here(&device.0));
+    assert!(!crate::is_open_here(&path) && !crate::is_open_here(device.name()));
     let by_file = FileDevice::open_read_only(&path).unwrap();
-    assert!(crate::is_open_here(&device.0));
+    assert!(crate::is_open_here(device.name()));
     drop(by_file);
-    assert!(!crate::is_open_here(&device.0));
+    assert!(!crate::is_open_here(device.name()));
 }
