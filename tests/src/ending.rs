@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Sets a flag when it is dropped, as by a panic: threads that go on until then end too, and a scope
-/// that waits for them.
+/// Sets a flag when it is dropped, as by a panic: threads that go on until then end too, and a
+/// scope that waits for them.
 #[derive(Debug)]
 pub struct Ending<'a>(pub &'a AtomicBool);
 
