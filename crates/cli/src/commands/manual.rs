@@ -70,6 +70,7 @@ const COMMANDS: &[(&str, &[Example], &[&str])] = &[
             ("lanefs resize disk.img +2G", "Grows it by 2 GiB."),
             ("lanefs resize disk.img fit+5%", "Shrinks it to its minimum and a twentieth more."),
             ("lanefs resize disk.raw@2", "Grows it to the end of its partition."),
+            ("lanefs resize /mnt +2G", "Grows the volume that is mounted there, and its file."),
         ],
         &["lanefs-mkfs(1)", "resize2fs(8)"],
     ),

@@ -233,11 +233,17 @@ fn there_are_no_extended_attributes() {
     }
     assert_eq!(rustix::fs::setxattr(&file, "user.new", b"x", XattrFlags::empty()), refused);
     assert_eq!(rustix::fs::listxattr(&file, &mut room).map(drop), refused);
+    // ACLs can be neither set nor inherited.
+    let acl = output(bounded(60, "setfacl").args(["-m", "u:nobody:rwx"]).arg(&file));
+    assert!(!acl.status.success(), "an ACL is set");
+    shell(mounted.path(), "umask 027; touch d/new");
+    let mode = fs::metadata(mounted.path().join("d/new")).unwrap().mode();
+    assert_eq!(mode & 0o7777, 0o640, "of a directory with a default ACL");
     mounted.unmount();
     assert!(debugfs(&image.path, "ea_get /f user.kept").contains("value"), "they are kept");
 
-    // The mode alone counts, as on the kernel with noacl, and nothing is inherited.
-    agree("noxattr", "noacl", |root| {
+    // The mode alone counts, as on the kernel where no file has an ACL.
+    agree("noxattr", "defaults", |root| {
         let mut seen = Seen::default();
         fs::create_dir(root.join("d")).unwrap();
         fs::write(root.join("f"), "f").unwrap();
@@ -245,8 +251,6 @@ fn there_are_no_extended_attributes() {
             fs::set_permissions(root.join("f"), Permissions::from_mode(mode)).unwrap();
             seen.note("read by others", (mode, as_nobody(root, "cat f")));
         }
-        let acl = output(bounded(60, "setfacl").args(["-m", "u:nobody:rwx"]).arg(root.join("f")));
-        seen.note("an ACL is set", acl.status.success());
         shell(root, "umask 027; touch d/new; mkdir d/dir");
         let mode = |name| fs::metadata(root.join(name)).unwrap().mode();
         seen.note("modes", (mode("d/new"), mode("d/dir"), mode("f")));

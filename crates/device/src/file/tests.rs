@@ -215,6 +215,30 @@ fn a_file_that_lost_its_name_before_the_lock_is_not_used() {
     refused(FileDevice::open(&path), Op::Open, libc::ENOENT, &["no such file"]);
 }
 
+/// What another process adds to a file is there when it is measured, and never less than before.
+#[test]
+fn a_file_that_became_longer_is_measured() {
+    let (_dir, path) = scratch();
+    for cached in [Cached::All, Cached::SmallReads] {
+        std::fs::write(&path, [1; 8192]).unwrap();
+        let dev = FileOptions::new().cached(cached).open(&path).unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
+        file.set_len(12_288 + 100).unwrap();
+        assert!(dev.size() == 8192 && dev.write_at(&[2; 4096], 8192).is_err());
+        let size = dev.measure().unwrap();
+        assert!(size == dev.size() && (12_288..=12_388).contains(&size), "{size}");
+        dev.write_at(&[2; 4096], 8192).unwrap();
+        let mut found = [0; 4096];
+        dev.read_at(&mut found, 8192).unwrap();
+        assert_eq!(found, [2; 4096]);
+        file.set_len(4096).unwrap();
+        assert_eq!(dev.measure().unwrap(), size);
+        lengthen(&file, 20_000).unwrap();
+        lengthen(&file, 10_000).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 20_000);
+    }
+}
+
 /// What another process has renamed over a new file is not the file that failed.
 #[test]
 fn only_the_file_that_failed_is_removed() {

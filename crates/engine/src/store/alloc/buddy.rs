@@ -304,6 +304,10 @@ mod tests {
                 }
             }
             check(&buddy, &free);
+            let longer = buddy.lengthened(blocks + 77);
+            let mut same = free.clone();
+            same.resize(blocks as usize + 77, false);
+            check(&longer, &same);
             let runs = buddy.runs();
             prop_assert!(runs.windows(2).all(|w| w[0].end < w[1].start));
             prop_assert_eq!(runs.iter().map(|r| r.len()).sum::<usize>() as u32, buddy.free());
