@@ -125,6 +125,8 @@ fn only_who_may_unmount_grows() {
     // perl hands the kernel a variable only.
     as_nobody.arg("my $n = pack('Q', 1 << 20); exit(ioctl(STDIN, 0x40086610, $n) ? 0 : 100 + $!)");
     let status = as_nobody.stdin(root).status().unwrap();
+    // It holds the descriptor of the mount.
+    drop(as_nobody);
     assert_eq!(status.code(), Some(101), "EPERM");
     assert_eq!(m.image.path.metadata().unwrap().size(), before);
     m.umount();
