@@ -4,7 +4,27 @@ use crate::block_device::check_range;
 use crate::{BlockDevice, Cached, DeviceError, Op, ReadOp, Result, WriteOp};
 use std::ops::Range;
 
-/// Bytes of the device below. Offsets, also those in errors, count from the first of them.
+/// A range of another device, as a device.
+///
+/// Offsets count from the first byte of the range, also those in errors. No call reads or writes a
+/// byte outside of it. A flush is one of the whole device below.
+///
+/// [`open_url`](crate::open_url) returns one for a partition or a range in a name, and locks these
+/// bytes of the file alone.
+///
+/// # Examples
+/// ```
+/// use lanefs_device::{BlockDevice, MemDevice, Window};
+/// use std::sync::Arc;
+///
+/// let disk = Arc::new(MemDevice::new(4 << 20));
+/// let partition = Window::new(Arc::clone(&disk), 1 << 20..3 << 20)?;
+/// partition.write_at(b"first", 0)?;
+/// assert_eq!(partition.size(), 2 << 20);
+/// assert!(partition.write_at(b"behind", 2 << 20).is_err());
+/// assert_eq!(&disk.to_bytes()[1 << 20..][..5], b"first");
+/// # Ok::<(), lanefs_device::DeviceError>(())
+/// ```
 #[derive(Debug)]
 pub struct Window<D> {
     below: D,
@@ -13,10 +33,10 @@ pub struct Window<D> {
 }
 
 impl<D: BlockDevice> Window<D> {
-    /// Returns the bytes of `range` as a device.
+    /// Returns the bytes `range` of `below` as a device.
     ///
     /// # Errors
-    /// A range that is not inside of `below`.
+    /// [`Op::Open`] for a range that is not inside of `below`.
     pub fn new(below: D, range: Range<u64>) -> Result<Self> {
         let size = range.end.saturating_sub(range.start);
         check_range(Op::Open, below.size(), range.start, size)?;
