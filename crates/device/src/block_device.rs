@@ -45,12 +45,12 @@ impl WriteOp<'_> {
 /// [`atomic_write`](BlockDevice::atomic_write).
 ///
 /// Six methods are required. The others have a default that fits a medium without the feature. A
-/// device over another one forwards those that matter to it, as [`Window`](crate::Window) does.
+/// device over another one passes calls on by [`forward_to!`](crate::forward_to).
 ///
 /// # Examples
 /// A device that no caller can change:
 /// ```
-/// use lanefs_device::{BlockDevice, DeviceError, MemDevice, Op, Result};
+/// use lanefs_device::{BlockDevice, DeviceError, MemDevice, Op, Result, forward_to};
 ///
 /// #[derive(Debug)]
 /// struct Frozen<D>(D);
@@ -63,20 +63,13 @@ impl WriteOp<'_> {
 /// }
 ///
 /// impl<D: BlockDevice> BlockDevice for Frozen<D> {
-///     fn size(&self) -> u64 {
-///         self.0.size()
-///     }
+///     forward_to!(0: size alignment read_at flush);
+///
 ///     fn read_only(&self) -> bool {
 ///         true
 ///     }
-///     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-///         self.0.read_at(buf, offset)
-///     }
 ///     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
 ///         Self::refuse(Op::Write, offset, data.len() as u64)
-///     }
-///     fn flush(&self) -> Result<()> {
-///         Ok(())
 ///     }
 ///     fn discard(&self, offset: u64, len: u64) -> Result<()> {
 ///         Self::refuse(Op::Discard, offset, len)

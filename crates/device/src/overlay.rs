@@ -110,24 +110,10 @@ impl Overlay {
 }
 
 impl BlockDevice for Overlay {
-    fn size(&self) -> u64 {
-        self.below.size()
-    }
+    crate::forward_to!(below: size alignment sector_size atomic_write);
 
     fn read_only(&self) -> bool {
         false
-    }
-
-    fn alignment(&self) -> usize {
-        self.below.alignment()
-    }
-
-    fn sector_size(&self) -> u64 {
-        self.below.sector_size()
-    }
-
-    fn atomic_write(&self) -> usize {
-        self.below.atomic_write()
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {

@@ -5,7 +5,7 @@
 //! stores the content on the device below, which must be faster than the simulated one. The calling
 //! thread sleeps for the duration of an operation, so durations below 0.1 ms are coarse.
 
-use crate::{BlockDevice, Cached, Mapped, ReadOp, Result, WriteOp};
+use crate::{BlockDevice, Mapped, ReadOp, Result, WriteOp};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -107,33 +107,7 @@ fn wait_until(end: Instant) {
 }
 
 impl<D: BlockDevice> BlockDevice for PacedDevice<D> {
-    fn size(&self) -> u64 {
-        self.below.size()
-    }
-
-    fn measure(&self) -> Result<u64> {
-        self.below.measure()
-    }
-
-    fn read_only(&self) -> bool {
-        self.below.read_only()
-    }
-
-    fn alignment(&self) -> usize {
-        self.below.alignment()
-    }
-
-    fn sector_size(&self) -> u64 {
-        self.below.sector_size()
-    }
-
-    fn atomic_write(&self) -> usize {
-        self.below.atomic_write()
-    }
-
-    fn cached(&self) -> Option<Cached> {
-        self.below.cached()
-    }
+    crate::forward_to!(below: size measure read_only alignment sector_size atomic_write cached);
 
     /// Returns `None`: it is no memory, whatever is below.
     fn mapped(&self) -> Option<&Mapped> {

@@ -1,7 +1,7 @@
 //! A range of a device as a device of its own: a partition, or bytes that a caller names.
 
 use crate::block_device::check_range;
-use crate::{BlockDevice, Cached, DeviceError, Op, ReadOp, Result, WriteOp};
+use crate::{BlockDevice, DeviceError, Op, ReadOp, Result, WriteOp};
 use std::ops::Range;
 
 /// A range of another device, as a device.
@@ -70,20 +70,10 @@ impl<D: BlockDevice> Window<D> {
 }
 
 impl<D: BlockDevice> BlockDevice for Window<D> {
+    crate::forward_to!(below: read_only alignment sector_size owner cached flush);
+
     fn size(&self) -> u64 {
         self.size
-    }
-
-    fn read_only(&self) -> bool {
-        self.below.read_only()
-    }
-
-    fn alignment(&self) -> usize {
-        self.below.alignment()
-    }
-
-    fn sector_size(&self) -> u64 {
-        self.below.sector_size()
     }
 
     /// Returns the unit of the device below, if the window begins with one.
@@ -91,14 +81,6 @@ impl<D: BlockDevice> BlockDevice for Window<D> {
         let unit = self.below.atomic_write();
         let shift = self.start.trailing_zeros().min(usize::BITS - 1);
         unit.min(1 << shift)
-    }
-
-    fn owner(&self) -> Option<u32> {
-        self.below.owner()
-    }
-
-    fn cached(&self) -> Option<Cached> {
-        self.below.cached()
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
@@ -128,10 +110,6 @@ impl<D: BlockDevice> BlockDevice for Window<D> {
         let moved = ops.iter().map(|op| Ok(WriteOp { offset: place(op)?, data: op.data }));
         let moved = moved.collect::<Result<Vec<_>>>()?;
         self.told(self.below.write_batch(&moved))
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.below.flush()
     }
 
     fn start_writeback(&self, offset: u64, len: u64) {
