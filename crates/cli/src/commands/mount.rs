@@ -42,8 +42,8 @@ const SIGNALS: [i32; 3] = [SIGTERM, SIGINT, SIGHUP];
 
 /// Mount a volume, for all programs to use
 ///
-/// Without -f it goes into the background when the mount is there. It ends when the mount is taken
-/// away (lanefs umount, umount) or by a signal, and closes the volume. All options:
+/// Without -f, the server continues in the background once the volume is mounted. It closes the
+/// volume and ends after an unmount (lanefs umount, umount) or a signal. All options:
 /// lanefs-mount-options(5).
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -52,13 +52,13 @@ pub(crate) struct Args {
     /// The directory to mount it at
     #[arg(value_name = "DIRECTORY")]
     dir: PathBuf,
-    /// Options, with commas between, as the kernel's ext4 names them: see lanefs-mount-options(5)
+    /// Options, separated by commas, as the kernel's ext4 names them: see lanefs-mount-options(5)
     #[arg(short, value_name = "OPTIONS")]
     options: Vec<String>,
     /// Stay in the foreground
     #[arg(short, long)]
     foreground: bool,
-    /// Say on standard output when the mount is there, and go into the background
+    /// Report the mount on standard output, and go into the background
     #[arg(long, hide = true)]
     daemon: bool,
     /// Be the broker of the server that is this process: mount for it, and unmount
@@ -363,16 +363,16 @@ pub(crate) struct MountHelper {
     source: OsString,
     /// The directory to mount it at
     dir: PathBuf,
-    /// Pass over options that are not known
+    /// Ignore unknown options
     #[arg(short)]
     sloppy: bool,
     /// Do all but mount
     #[arg(short = 'f')]
     fake: bool,
-    /// Keep no table of mounts but the kernel's, as ever
+    /// Accepted and ignored: there is no table of mounts but the kernel's
     #[arg(short = 'n')]
     no_table: bool,
-    /// Say what is mounted
+    /// Print the mounted volume
     #[arg(short)]
     verbose: bool,
     /// Read-only
@@ -387,7 +387,7 @@ pub(crate) struct MountHelper {
     /// Refused: nsenter(1) enters a mount namespace
     #[arg(short = 'N', value_name = "NAMESPACE", value_parser = no_namespace)]
     namespace: Option<String>,
-    /// Options, with commas between: see lanefs-mount-options(5)
+    /// Options, separated by commas: see lanefs-mount-options(5)
     #[arg(short, value_name = "OPTIONS")]
     options: Vec<String>,
 }
