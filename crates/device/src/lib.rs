@@ -25,6 +25,7 @@ mod error;
 #[cfg(target_os = "linux")]
 mod file;
 mod file_options;
+mod forward;
 #[cfg(target_os = "linux")]
 mod inherited;
 mod mem;

@@ -55,7 +55,25 @@ impl Page {
     }
 }
 
-/// A device, with the writes to it in memory.
+/// A device over another one, whose writes stay in memory.
+///
+/// Reads see them; the device below is never written. They take memory until the overlay is dropped,
+/// and are lost with it.
+///
+/// # Examples
+/// ```
+/// use lanefs_device::{BlockDevice, MemDevice, Overlay};
+/// use std::sync::Arc;
+///
+/// let below = Arc::new(MemDevice::new(8192));
+/// let overlay = Overlay::new(below.clone());
+/// overlay.write_at(b"kept above", 4090)?;
+/// let mut seen = [0; 10];
+/// overlay.read_at(&mut seen, 4090)?;
+/// assert_eq!(&seen, b"kept above");
+/// assert_eq!(below.to_bytes(), [0; 8192]);
+/// # Ok::<(), lanefs_device::DeviceError>(())
+/// ```
 #[derive(Debug)]
 pub struct Overlay {
     below: Arc<dyn BlockDevice>,
@@ -63,7 +81,7 @@ pub struct Overlay {
 }
 
 impl Overlay {
-    /// Returns an overlay over `below`, to which it never writes.
+    /// Returns an overlay over `below`, without any writes yet.
     pub fn new(below: Arc<dyn BlockDevice>) -> Self {
         Self { below, pages: RwLock::default() }
     }
@@ -92,24 +110,10 @@ impl Overlay {
 }
 
 impl BlockDevice for Overlay {
-    fn size(&self) -> u64 {
-        self.below.size()
-    }
+    crate::forward_to!(below: size alignment sector_size atomic_write);
 
     fn read_only(&self) -> bool {
         false
-    }
-
-    fn alignment(&self) -> usize {
-        self.below.alignment()
-    }
-
-    fn sector_size(&self) -> u64 {
-        self.below.sector_size()
-    }
-
-    fn atomic_write(&self) -> usize {
-        self.below.atomic_write()
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {

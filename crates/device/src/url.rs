@@ -17,52 +17,70 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The name of a volume, taken apart.
+/// The name of a volume, parsed: a medium, and perhaps a part of it.
+///
+/// # Examples
+/// ```
+/// use lanefs_device::{Medium, Part, VolumeUrl};
+/// use std::ffi::OsStr;
+/// use std::path::Path;
+///
+/// let url = VolumeUrl::parse(OsStr::new("disk.raw?offset=1M&size=4G"))?;
+/// assert_eq!(url.medium, Medium::File(Path::new("disk.raw")));
+/// assert_eq!(url.part, Some(Part::Bytes { offset: 1 << 20, size: Some(4 << 30) }));
+///
+/// let url = VolumeUrl::parse(OsStr::new("nbd://server/export@2"))?;
+/// assert_eq!(url.medium, Medium::Nbd("nbd://server/export"));
+/// assert_eq!(url.part, Some(Part::Partition(OsStr::new("2"))));
+/// # Ok::<(), lanefs_device::DeviceError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VolumeUrl<'a> {
-    /// What the volume is in.
+    /// The medium that the volume is on.
     pub medium: Medium<'a>,
-    /// The part of the medium that the volume is; the whole for `None`.
+    /// The part of the medium that the volume occupies; all of it for `None`.
     pub part: Option<Part<'a>>,
 }
 
-/// The location that a volume's name gives.
+/// A medium, as the name of a volume gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium<'a> {
     /// A regular file or a block special file, by its path.
     File(&'a Path),
-    /// `pmem:FILE`: the same, mapped.
+    /// `pmem:FILE`: a file that is mapped into memory.
     Pmem(&'a Path),
-    /// `mem:SIZE`: zeros in memory, which end with the process.
+    /// `mem:SIZE`: so many zero bytes in memory, which are lost with the device.
     Mem(u64),
-    /// `nbd://HOST/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`: an export of an NBD server, without
-    /// the partition behind it.
+    /// `nbd://HOST/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`: an export of an NBD server, by its URL
+    /// without a partition.
     Nbd(&'a str),
 }
 
-/// A part of a file or a device.
+/// A part of a medium, as the name of a volume gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part<'a> {
     /// `FILE@2`, `FILE@root`: a partition, as [`PartitionTable::find`] finds it.
     Partition(&'a OsStr),
-    /// `FILE?offset=1M&size=4G`: bytes, to the end for no size.
+    /// `FILE?offset=1M&size=4G`: a range of bytes.
     Bytes {
-        /// The first byte, a multiple of 512.
+        /// First byte, a multiple of 512.
         offset: u64,
-        /// How many there are, a multiple of 512.
+        /// Length in bytes, a multiple of 512; to the end of the medium for `None`.
         size: Option<u64>,
     },
 }
 
 impl<'a> VolumeUrl<'a> {
-    /// Reads a volume's name. `mem:` wants a number of bytes, or of a unit: K, M, G, T (powers of
-    /// 1024). A path that begins so is written `./mem:...`.
+    /// Parses the name of a volume.
     ///
-    /// An `@` separates a partition only behind a file that exists, the longest one. So a new file
-    /// may have one in its name.
+    /// Sizes are numbers of bytes, or of a unit: K, M, G, T (powers of 1024). A path that begins as
+    /// one of the schemes is written `./mem:...`.
+    ///
+    /// A path that exists as written is a path. Otherwise an `@` separates a partition only behind a
+    /// file that exists, the longest one, so the name of a new file may contain one.
     ///
     /// # Errors
-    /// [`Op::Open`] (EINVAL) for a size or a range that is none, or no path behind `pmem:`.
+    /// [`Op::Open`] (EINVAL) for a malformed size, range or URL, and for `pmem:` without a path.
     pub fn parse(name: &'a OsStr) -> Result<Self> {
         let shown = without_password(name);
         let refuse =
@@ -92,12 +110,12 @@ impl<'a> VolumeUrl<'a> {
         Ok(Self { medium, part })
     }
 
-    /// Returns whether a name begins as the URL of an export of a server.
+    /// Returns whether a name begins as the URL of an export of an NBD server.
     pub fn names_server(name: &OsStr) -> bool {
         is_nbd(name.as_bytes())
     }
 
-    /// Returns the path of the volume's file: `None` for memory and for an export of a server.
+    /// Returns the path of the volume's file, `None` for memory and for an export of a server.
     pub fn path(&self) -> Option<&'a Path> {
         match self.medium {
             Medium::File(path) | Medium::Pmem(path) => Some(path),
@@ -105,12 +123,15 @@ impl<'a> VolumeUrl<'a> {
         }
     }
 
-    /// Returns the bytes of the file that the volume is, `None` for all of them. Reads the
-    /// partition table, without a lock.
+    /// Returns the range of the file that the volume occupies, `None` for all of it.
+    ///
+    /// For a partition it opens the file without a lock and reads the partition table. An export of
+    /// a server has no file: the answer is `None`.
     ///
     /// # Errors
-    /// The errors of [`FileOptions::open`]; no such partition (ENOENT): the message lists those
-    /// there; a partition table that is missing or damaged, and bytes beyond the end (EINVAL).
+    /// The errors of [`FileOptions::open`]; no such partition (ENOENT), with a message that lists
+    /// the partitions; a partition table that is missing or damaged, and a range beyond the end
+    /// (EINVAL).
     pub fn window(&self) -> Result<Option<Range<u64>>> {
         let (Some(path), Some(part)) = (self.path(), self.part) else { return Ok(None) };
         let disk = FileOptions::new().read_only(true).unlocked(true).open(path)?;
@@ -223,15 +244,16 @@ pub(crate) fn parse_size(text: &[u8]) -> Option<u64> {
     number.checked_mul(1 << unit)
 }
 
-/// Opens the volume of that name (see [`VolumeUrl::parse`]). `mem:` is new and empty each time.
+/// Opens the volume of a name, as [`VolumeUrl::parse`] reads it.
 ///
-/// Of a part of a file only that part is locked: others may be open at the same time. A block
-/// special file is claimed whole by a writer.
+/// A `mem:` volume is new and empty each time. For a part of a file only that part is locked: other
+/// parts may be open at the same time. A writer claims a block special file whole.
 ///
 /// # Errors
-/// The errors of [`VolumeUrl::parse`], [`VolumeUrl::window`], [`FileOptions::open`] and
-/// [`PmemDevice::open`].
+/// The errors of [`VolumeUrl::parse`], [`VolumeUrl::window`], [`FileOptions::open`],
+/// [`PmemDevice::open`] and [`NbdDevice::open`].
 ///
+/// # Examples
 /// ```
 /// use lanefs_device::{BlockDevice, FileOptions, open_url};
 ///
@@ -268,13 +290,27 @@ fn open_nbd(url: &str, part: Option<Part<'_>>, options: &FileOptions) -> Result<
     })
 }
 
-/// Creates a volume of `size` zero bytes of that name, and replaces an existing one. A part of a
-/// file, and an export of a server, must exist and have at least `size` bytes, and keep their
-/// content.
+/// Creates a volume of `size` zero bytes by its name, and replaces an existing one.
+///
+/// A part of a file, and an export of a server, must exist and have at least `size` bytes. They keep
+/// their content.
 ///
 /// # Errors
-/// The errors of [`open_url`] and [`FileOptions::create`]; a part that is smaller (ENOSPC); a
-/// `mem:` of another size (EINVAL).
+/// The errors of [`open_url`] and [`FileOptions::create`]; a part or an export that is smaller
+/// (ENOSPC); a `mem:` of another size (EINVAL).
+///
+/// # Examples
+/// ```
+/// use lanefs_device::{BlockDevice, FileOptions, create_url, open_url};
+///
+/// # let dir = tempfile::tempdir()?;
+/// let disk = dir.path().join("disk.img");
+/// drop(create_url(&disk, 4 << 20, &FileOptions::new())?);
+/// let part = format!("{}?offset=1M&size=1M", disk.display());
+/// assert_eq!(open_url(&part, &FileOptions::new())?.size(), 1 << 20);
+/// assert!(create_url(&part, 2 << 20, &FileOptions::new()).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn create_url(name: impl AsRef<OsStr>, size: u64, options: &FileOptions) -> Result<Arc<dyn BlockDevice>> {
     let name = name.as_ref();
     let refuse = |errno, own| {

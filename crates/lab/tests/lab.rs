@@ -7,17 +7,32 @@ use lanefs_lab::plan::Plan;
 use lanefs_lab::results::{CaseResult, Chart, Detail, ExperimentResult, FORMAT, Origin, Results};
 use lanefs_lab::runner::{Unwatched, run};
 use lanefs_lab::store::{Handle, filled, mapped};
-use lanefs_lab::{Machine, experiments, model, report};
+use lanefs_lab::{Machine, Simulated, experiments, model, report};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 use std::sync::LazyLock;
 use std::time::Duration;
 
+/// Returns a plan with everything once or twice, and too short to measure anything.
+fn tiny(dir: &Path) -> Plan {
+    Plan {
+        rounds: 2,
+        time: Duration::from_millis(10),
+        warm_up: Duration::from_millis(1),
+        threads: vec![1, 2],
+        storm: vec![8],
+        content: 8 << 20,
+        small_logs: true,
+        simulated: Simulated::ALL.to_vec(),
+        ..Plan::standard(dir)
+    }
+}
+
 /// One run of all experiments, for all tests.
 static RUN: LazyLock<(Plan, Results)> = LazyLock::new(|| {
     let dir = tempfile::tempdir().unwrap();
-    let plan = Plan::tiny(dir.path());
+    let plan = tiny(dir.path());
     let run = |experiment: &dyn Experiment| run(experiment, &plan, &mut Unwatched).unwrap();
     let mut results = Results {
         format: FORMAT,

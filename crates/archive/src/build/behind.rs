@@ -27,7 +27,7 @@ const CONTENT: usize = 128 << 10;
 
 /// See the head of the file.
 #[derive(Debug)]
-pub(super) struct Behind {
+pub(super) struct WriteBehind {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -35,7 +35,7 @@ pub(super) struct Behind {
 #[derive(Debug)]
 struct Shared {
     below: Arc<dyn BlockDevice>,
-    state: Mutex<State>,
+    state: Mutex<WriteQueue>,
     /// Something was queued, or all has ended.
     filled: Condvar,
     /// Something was written.
@@ -43,7 +43,7 @@ struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WriteQueue {
     queue: VecDeque<Chunk>,
     /// The place and length of what is being written.
     writing: Option<(u64, u64)>,
@@ -67,7 +67,7 @@ impl Chunk {
     }
 }
 
-impl State {
+impl WriteQueue {
     fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.writing.is_none()
     }
@@ -95,12 +95,12 @@ impl State {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WriteQueue> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until `ready` says so of the state, or all has failed.
-    fn wait(&self, ready: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+    fn wait(&self, ready: impl Fn(&WriteQueue) -> bool) -> MutexGuard<'_, WriteQueue> {
         let mut state = self.lock();
         while !ready(&state) && state.failed.is_none() {
             state = self.written.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -141,7 +141,7 @@ impl Shared {
     }
 }
 
-impl Behind {
+impl WriteBehind {
     /// Returns such a device on top of another.
     pub(super) fn new(below: Arc<dyn BlockDevice>) -> io::Result<Self> {
         let state = Mutex::default();
@@ -171,17 +171,17 @@ impl Behind {
 
     /// Waits until nothing is queued.
     fn drained(&self) -> Result<(), DeviceError> {
-        check(&self.shared.wait(State::is_idle))
+        check(&self.shared.wait(WriteQueue::is_idle))
     }
 }
 
 /// Returns the failure of an earlier write.
-fn check(state: &State) -> Result<(), DeviceError> {
+fn check(state: &WriteQueue) -> Result<(), DeviceError> {
     let Some((errno, offset, len)) = state.failed else { return Ok(()) };
     Err(DeviceError::new(Op::Write, offset, len, io::Error::from_raw_os_error(errno)))
 }
 
-impl Drop for Behind {
+impl Drop for WriteBehind {
     fn drop(&mut self) {
         self.shared.lock().ended = true;
         self.shared.filled.notify_all();
@@ -192,7 +192,7 @@ impl Drop for Behind {
     }
 }
 
-impl BlockDevice for Behind {
+impl BlockDevice for WriteBehind {
     fn size(&self) -> u64 {
         self.shared.below.size()
     }
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn what_was_written_is_read() {
         let below = Arc::new(MemDevice::new(4 << 20));
-        let behind = Behind::new(below.clone()).unwrap();
+        let behind = WriteBehind::new(below.clone()).unwrap();
         let mut want = vec![0; 4 << 20];
         // Overlapping writes of all lengths, read back at once.
         for n in 0..2000_usize {
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_told() {
-        let behind = Behind::new(Arc::new(MemDevice::new(1 << 20))).unwrap();
+        let behind = WriteBehind::new(Arc::new(MemDevice::new(1 << 20))).unwrap();
         behind.write_at(&[1; 10], (1 << 20) - 5).unwrap();
         assert!(behind.flush().is_err());
         assert!(behind.write_at(&[1; 10], 0).is_err());

@@ -19,7 +19,7 @@ use crate::image::Copies;
 use crate::import::{self, Survey, survey};
 use crate::unfinished::{Unfinished, host};
 use crate::{Action, Cause, Error, Event, ImportOptions, Source};
-use behind::Behind;
+use behind::WriteBehind;
 use lanefs::OpenOptions;
 use lanefs::device::BlockDevice;
 use lanefs::format::Incompat;
@@ -186,7 +186,7 @@ impl Filling<'_> {
         let device = parts.open(&self.file).map_err(|e| self.failed(e))?;
         let report =
             mkfs::format(&Volatile::new(Arc::clone(&device)), &volume).map_err(|e| self.failed(e))?;
-        let behind = Arc::new(Behind::new(Arc::clone(&device)).map_err(|e| self.failed(e))?);
+        let behind = Arc::new(WriteBehind::new(Arc::clone(&device)).map_err(|e| self.failed(e))?);
         let opened = OpenOptions::new().write(true).threads(false).cache_bytes(CACHE);
         let opened =
             opened.commit_interval(Duration::ZERO).clock(self.options.time).open_device(behind.clone());

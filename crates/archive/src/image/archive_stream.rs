@@ -19,7 +19,7 @@ pub(crate) struct ArchiveStream<'a, R> {
 }
 
 impl<'a, R: Read> ArchiveStream<'a, R> {
-    /// `hasher` and `copy` get all bytes.
+    /// Returns the stream that `decoder` unpacks. `hasher` and `copy` get all of its bytes.
     pub(crate) fn new(decoder: R, hasher: Option<Hasher>, copy: Option<LayerCopy<'a>>) -> Self {
         Self { decoder, hasher, copy, piece: vec![0; PIECE].into(), at: 0, end: 0 }
     }

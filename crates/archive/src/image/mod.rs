@@ -29,7 +29,7 @@ pub use error::{ImageError, Text};
 pub use platform::{Platform, PlatformError};
 
 use crate::limit::Limit;
-use crate::pipe::{Gone, Outlet, Piece};
+use crate::pipe::{Gone, Outlet, PipeItem};
 use crate::{Action, Cause, Error, Place};
 use check::Takers;
 use in_order::InOrder;
@@ -87,5 +87,5 @@ pub(crate) fn check_and_send(
     let takers = Takers { members: &order, copies };
     let checked = check::check(layers, &Limit::new(max_size), Some(takers), tell);
     drop(order);
-    checked.or_else(|e| out.push(Piece::Failed(e)))
+    checked.or_else(|e| out.push(PipeItem::Failed(e)))
 }

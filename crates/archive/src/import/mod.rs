@@ -19,7 +19,7 @@ pub use source::Source;
 
 use crate::event::{self, Tell};
 use crate::image::Copies;
-use crate::pipe::{Piece, pipe};
+use crate::pipe::{PipeItem, pipe};
 use crate::{Action, Cause, Error, Event, Ownership};
 use fill::Fill;
 use lanefs::{Timestamp, Verity, Volume};
@@ -223,7 +223,7 @@ fn fill_from<'a>(
 ) -> Result<Fill<'a>, Error> {
     let place = fill.place();
     let failed = |cause: Cause| Error::new(Action::Import, place, cause);
-    let (mut out, mut pieces) = pipe();
+    let (mut out, mut items) = pipe();
     let max_size = options.max_size;
     let reader = std::thread::Builder::new().name("import".into());
     let reader = match reader.spawn(move || source.send(wanted, max_size, &mut out)) {
@@ -231,7 +231,7 @@ fn fill_from<'a>(
         Err(e) => return Err(failed(e.into())),
     };
     loop {
-        let batch = match pieces.recv_timeout(WAITING) {
+        let batch = match items.recv_timeout(WAITING) {
             Ok(batch) => batch,
             Err(RecvTimeoutError::Timeout) => {
                 fill.tell(Event::Waiting)?;
@@ -239,14 +239,14 @@ fn fill_from<'a>(
             }
             Err(RecvTimeoutError::Disconnected) => break,
         };
-        for piece in batch {
-            match piece {
-                Piece::Layer(label) => fill.layer(label)?,
-                Piece::Member(member) => fill.member(member)?,
-                Piece::Data { offset, bytes } => fill.data(offset, &bytes)?,
-                Piece::Skipped(error) => fill.tell(Event::Skipped(error))?,
-                Piece::Checked(bytes) => fill.tell(Event::Checked(bytes))?,
-                Piece::Failed(error) => return Err(error),
+        for item in batch {
+            match item {
+                PipeItem::Layer(label) => fill.layer(label)?,
+                PipeItem::Member(member) => fill.member(member)?,
+                PipeItem::Data { offset, bytes } => fill.data(offset, &bytes)?,
+                PipeItem::Skipped(error) => fill.tell(Event::Skipped(error))?,
+                PipeItem::Checked(bytes) => fill.tell(Event::Checked(bytes))?,
+                PipeItem::Failed(error) => return Err(error),
             }
         }
     }

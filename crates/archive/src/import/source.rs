@@ -6,7 +6,7 @@ use super::tar;
 use crate::compress::{READ_AHEAD, unpacked};
 use crate::image::{self, ArchiveStream, Copies, ImageChoice, Layer};
 use crate::limit::Limit;
-use crate::pipe::{Gone, Outlet, Piece};
+use crate::pipe::{Gone, Outlet, PipeItem};
 use crate::{Action, Cause, Error, ImageError, Place};
 use std::fmt;
 use std::fs::File;
@@ -254,7 +254,7 @@ impl Source {
             (Origin::Stream(stream), _) => tar::send(limit.of(stream), &self.name, content, out),
             (Origin::Archive(archive), Wanted::Content) => match archive.unpacked() {
                 Ok((stream, _)) => tar::send(limit.of(stream), &self.name, true, out),
-                Err(e) => out.push(Piece::Failed(e)),
+                Err(e) => out.push(PipeItem::Failed(e)),
             },
             (Origin::Archive(archive), Wanted::Members(copies)) => {
                 send_members(&archive, &limit, &copies, out)
@@ -313,7 +313,7 @@ fn spooled(head: Vec<u8>, stream: impl Read) -> Result<File, Error> {
 fn send_members(archive: &Layer, limit: &Limit, copies: &Copies, out: &mut Outlet) -> Result<(), Gone> {
     let (stream, compressed) = match archive.unpacked() {
         Ok(opened) => opened,
-        Err(e) => return out.push(Piece::Failed(e)),
+        Err(e) => return out.push(PipeItem::Failed(e)),
     };
     let mut stream = ArchiveStream::new(stream, None, compressed.then(|| copies.begin(0)));
     tar::send(limit.of(&mut stream), &archive.name, false, out)?;
@@ -324,10 +324,10 @@ fn send_members(archive: &Layer, limit: &Limit, copies: &Copies, out: &mut Outle
 /// Sends the members of all layers, those of the lowest first.
 fn send_layers(layers: &[Layer], limit: &Limit, out: &mut Outlet) -> Result<(), Gone> {
     for (layer, label) in layers.iter().zip(Layer::labels(layers)) {
-        out.push(Piece::Layer(label))?;
+        out.push(PipeItem::Layer(label))?;
         match layer.unpacked() {
             Ok((stream, _)) => tar::send(limit.of(stream), &layer.name, true, out)?,
-            Err(e) => return out.push(Piece::Failed(e)),
+            Err(e) => return out.push(PipeItem::Failed(e)),
         }
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! A tar stream as the source of an import.
 
 use crate::member::Kind;
-use crate::pipe::{Gone, Outlet, PIECE, Piece};
+use crate::pipe::{Gone, Outlet, PIECE, PipeItem};
 use crate::tarball::{TarError, TarReader};
 use crate::{Action, Error, Place};
 use std::io::Read;
@@ -12,7 +12,9 @@ pub(super) fn send(stream: impl Read, name: &[u8], content: bool, out: &mut Outl
     match send_members(TarReader::new(stream), content, out) {
         Ok(()) => Ok(()),
         Err(Stop::Gone(gone)) => Err(gone),
-        Err(Stop::Tar(e)) => out.push(Piece::Failed(Error::new(Action::Read, Place::Host(name.to_vec()), e))),
+        Err(Stop::Tar(e)) => {
+            out.push(PipeItem::Failed(Error::new(Action::Read, Place::Host(name.to_vec()), e)))
+        }
     }
 }
 
@@ -39,9 +41,9 @@ fn send_members(mut tar: TarReader<impl Read>, content: bool, out: &mut Outlet) 
             Kind::File { data, .. } if content => data.clone(),
             _ => Vec::new(),
         };
-        let piece = Piece::of(member);
-        let left_out = matches!(piece, Piece::Skipped(_));
-        out.push(piece)?;
+        let item = PipeItem::of(member);
+        let left_out = matches!(item, PipeItem::Skipped(_));
+        out.push(item)?;
         for (start, len) in data.into_iter().filter(|_| !left_out) {
             let mut at = start;
             while at < start + len {
@@ -49,7 +51,7 @@ fn send_members(mut tar: TarReader<impl Read>, content: bool, out: &mut Outlet) 
                 tar.read_exact(&mut bytes)?;
                 let offset = at;
                 at += bytes.len() as u64;
-                out.push(Piece::Data { offset, bytes })?;
+                out.push(PipeItem::Data { offset, bytes })?;
             }
         }
     }

@@ -72,10 +72,14 @@ enum Kind {
     },
 }
 
-/// A volume in a regular file or on a block special file.
+/// A regular file or a block special file, as a device.
 ///
-/// Open one with [`FileDevice::open`], [`FileDevice::create`] or
-/// [`FileOptions`](crate::FileOptions).
+/// [`FileDevice::open`], [`FileDevice::create`] and [`FileOptions`](crate::FileOptions) return one.
+/// From then on until it is dropped, it holds a lock on the file: there is one device for writing,
+/// or any number for reading.
+///
+/// After a failed flush every later flush fails, because the kernel drops pages that it could not
+/// write. A file that another process makes shorter causes failed reads, no crash.
 pub struct FileDevice {
     file: File,
     path: PathBuf,
@@ -104,7 +108,7 @@ impl FileDevice {
         &self.path
     }
 
-    /// Returns whether it is a block special file.
+    /// Returns whether the file is a block special file.
     pub fn is_block_special(&self) -> bool {
         matches!(self.kind, Kind::Block { .. })
     }

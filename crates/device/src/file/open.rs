@@ -33,8 +33,9 @@ impl FileOptions {
         self.finish(path, file, kind)
     }
 
-    /// Creates a sparse file of `size` zero bytes, and drops the old content of an existing file. A
-    /// block special file must have at least `size` bytes and keeps its content.
+    /// Creates a sparse file of `size` zero bytes, and drops the content of an existing file.
+    ///
+    /// A block special file must have at least `size` bytes, and keeps its content.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open), and where the file system cannot hold a file of that
@@ -43,11 +44,10 @@ impl FileOptions {
         self.create_at(path.as_ref(), size, true)
     }
 
-    /// Makes a sparse file of `size` zero bytes that was not there before.
+    /// Creates a sparse file of `size` zero bytes, and leaves an existing file alone.
     ///
     /// # Errors
-    /// EEXIST if the path is taken: what it leads to is left alone. Also the errors of
-    /// [`create`](Self::create).
+    /// EEXIST if there is a file, and the other errors of [`create`](Self::create).
     pub fn create_new(&self, path: impl AsRef<Path>, size: u64) -> Result<FileDevice> {
         self.create_at(path.as_ref(), size, false)
     }

@@ -37,7 +37,11 @@ const AHEAD: u64 = 1 << 30;
 /// The user id for a medium whose owner cannot be told.
 const UNKNOWN_OWNER: u32 = 65534;
 
-/// A volume on an NBD server.
+/// An export of an NBD server, as a device.
+///
+/// [`open_url`](crate::open_url) opens one by its URL, and a partition of it as a
+/// [`Window`](crate::Window). A connection that is lost is made again, and writes that were not
+/// flushed are sent again. [`NbdUrl`](crate::NbdUrl) has the limits for that.
 #[derive(Debug)]
 pub struct NbdDevice {
     client: Client,
@@ -53,11 +57,13 @@ pub struct NbdDevice {
 }
 
 impl NbdDevice {
-    /// Opens an export. `part` is what stands behind the URL, by which the volume is told from
-    /// others in the same export.
+    /// Opens the export of a URL.
+    ///
+    /// `part` names the partition that the caller will use, so that another one of the same export
+    /// can be open on this host at the same time.
     ///
     /// # Errors
-    /// [`Op::Open`] with an [`NbdFailure`]; [`Op::Lock`] where this host has the export open.
+    /// [`Op::Open`] with an [`NbdFailure`]; [`Op::Lock`] while this host has the same volume open.
     pub fn open(url: &str, part: Option<&str>, options: &FileOptions) -> Result<Self> {
         let (parsed, read_only) = (parse(url)?, options.read_only);
         let refused = |op, why| failure(op, 0, 0, url, why);
@@ -87,10 +93,10 @@ impl NbdDevice {
         })
     }
 
-    /// Returns the exports that the server of a URL lists, `None` if it lists none.
+    /// Returns the exports that the server of a URL lists, `None` if it does not list any.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// [`Op::Open`] with an [`NbdFailure`].
     pub fn list(url: &str) -> Result<Option<Vec<NbdExport>>> {
         let listed = Connector::new(parse(url)?).and_then(|connector| connector.list());
         listed.map_err(|why| failure(Op::Open, 0, 0, url, why))

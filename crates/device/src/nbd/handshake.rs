@@ -72,13 +72,13 @@ pub(crate) struct Agreed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NbdExport {
-    /// The name that it is opened by.
+    /// The name by which a client opens it.
     pub name: String,
-    /// Its size in bytes, if the server says.
+    /// Size in bytes, if the server tells it.
     pub size: Option<u64>,
-    /// Whether it can be read only, if the server says.
+    /// Whether clients can only read it, if the server tells that.
     pub read_only: Option<bool>,
-    /// What the server says that it is.
+    /// The server's description of it.
     pub description: String,
 }
 

@@ -46,9 +46,9 @@ const LEAST_UNFLUSHED: u64 = 4 << 20;
 /// A failure of an NBD device: the source of a [`DeviceError`](crate::DeviceError).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NbdFailure {
-    /// The URL, where the export could not be opened.
+    /// The URL, if the export could not be opened.
     pub url: Option<String>,
-    /// What went wrong.
+    /// The reason.
     pub why: NbdError,
 }
 

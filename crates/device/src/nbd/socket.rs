@@ -33,18 +33,19 @@ type Dialer = Box<dyn Fn() -> io::Result<OwnedFd> + Send + Sync>;
 #[cfg(unix)]
 static DIALER: OnceLock<Dialer> = OnceLock::new();
 
-/// Has every later connection of this process made by `dialer`: for a process that gives up the
-/// right to open sockets, and has one export open. The connections are those that [`dial`] makes.
-/// Only the first call counts.
+/// Lets `dialer` make every later connection of this process.
+///
+/// It is for a process that gives up the right to open sockets, and has one export open. `dialer`
+/// asks another process, which calls [`dial`]. Only the first call of this function has an effect.
 #[cfg(unix)]
 pub fn dial_by(dialer: impl Fn() -> io::Result<OwnedFd> + Send + Sync + 'static) {
     let _ = DIALER.set(Box::new(dialer));
 }
 
-/// Connects to the server of a volume's name, for another process.
+/// Connects to the NBD server in the name of a volume, for another process.
 ///
 /// # Errors
-/// The system's; EINVAL for a name that is none of an export.
+/// The system's; [`InvalidInput`](io::ErrorKind) for a name that is not the URL of an export.
 #[cfg(unix)]
 pub fn dial(name: &std::ffi::OsStr) -> io::Result<OwnedFd> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidInput);

@@ -18,40 +18,53 @@ const LONGEST: usize = 4096;
 /// The most connections to one export.
 const MOST_CONNECTIONS: usize = 16;
 
-/// Where a server listens.
+/// The address at which an NBD server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NbdAddress {
-    /// A name or an address, and a port.
+    /// A TCP port.
     Tcp {
-        /// Without the brackets of IPv6.
+        /// A name or an address, without the brackets of IPv6.
         host: String,
-        /// 10809 unless told otherwise.
+        /// The port, 10809 if the URL has none.
         port: u16,
     },
-    /// A socket in the file system.
+    /// A Unix socket, by its path.
     Unix(PathBuf),
 }
 
-/// An export of an NBD server, and how it is used.
+/// The URL of an export of an NBD server, parsed: the export, and the options of the connection.
+///
+/// `nbd://HOST[:PORT]/EXPORT` and `nbd+unix:///EXPORT?socket=PATH`; with TLS `nbds://` and
+/// `nbds+unix://`. Options follow a `?`, with `&` between.
+///
+/// # Examples
+/// ```
+/// use lanefs_device::{NbdAddress, NbdUrl};
+///
+/// let url = NbdUrl::parse("nbd://[::1]:10810/root?connections=2")?;
+/// assert_eq!(url.address, NbdAddress::Tcp { host: "::1".into(), port: 10810 });
+/// assert_eq!((url.export.as_deref(), url.connections), (Some("root"), 2));
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NbdUrl {
-    /// Where the server listens.
+    /// The address of the server.
     pub address: NbdAddress,
-    /// The name of the export, `None` where the URL has no path: the one without a name.
+    /// The name of the export. `None` for a URL without a path: the export without a name.
     pub export: Option<String>,
     /// Whether the connection is encrypted.
     pub tls: bool,
-    /// The folder of `ca-cert.pem`, and perhaps `client-cert.pem` and `client-key.pem`.
+    /// The directory of `ca-cert.pem`, and perhaps `client-cert.pem` and `client-key.pem`.
     pub tls_certificates: Option<PathBuf>,
-    /// The name that the server's certificate has to have, where that is not the host's.
+    /// The name that the server's certificate must have, if that is not the host's.
     pub tls_hostname: Option<String>,
-    /// How many connections there are at most.
+    /// The most connections to the export.
     pub connections: usize,
-    /// How long a request may take.
+    /// The longest duration of a request.
     pub timeout: Duration,
-    /// How long a lost connection is tried to be made again.
+    /// The longest time for which the client tries to make a lost connection again.
     pub reconnect: Duration,
-    /// The most bytes that are kept for being written again.
+    /// The most unflushed bytes that the client keeps, to write them again on a new connection.
     pub unflushed: u64,
     /// `offset=` and `size=`: the bytes of the export that the volume is.
     pub range: Option<(u64, Option<u64>)>,
@@ -78,10 +91,10 @@ pub(crate) fn split_part(url: &str) -> (&str, Option<&str>) {
 }
 
 impl NbdUrl {
-    /// Reads a URL without a partition behind it.
+    /// Parses a URL without a partition behind it.
     ///
     /// # Errors
-    /// What is wrong with it, for a message that begins with the URL.
+    /// The second half of a message for users, whose first half is the URL.
     pub fn parse(url: &str) -> Result<Self, String> {
         let (scheme, rest) = url.split_once("://").ok_or("needs a scheme: nbd://HOST/EXPORT")?;
         let (tls, unix) = match scheme {
@@ -195,6 +208,9 @@ impl fmt::Display for NbdAddress {
 
 /// Returns the URL with the path of its socket made absolute, so that a process in another
 /// directory finds the server too. Everything else is as written.
+///
+/// # Errors
+/// The system's, if the current directory cannot be told.
 pub fn absolute_url(url: &str) -> std::io::Result<String> {
     let Some((before, query)) = url.split_once('?') else { return Ok(url.into()) };
     let mut pairs = Vec::new();
@@ -210,8 +226,17 @@ pub fn absolute_url(url: &str) -> std::io::Result<String> {
     Ok(format!("{before}?{}", pairs.join("&")))
 }
 
-/// Returns a volume's name as messages and tables may show it: without what a URL has of a
-/// password.
+/// Returns the name of a volume for messages and tables: with `***` for the password in a URL.
+///
+/// # Examples
+/// ```
+/// use lanefs_device::without_password;
+/// use std::ffi::OsStr;
+///
+/// let shown = |name: &'static str| without_password(OsStr::new(name)).into_owned();
+/// assert_eq!(shown("nbd://me:secret@host/x"), "nbd://me:***@host/x");
+/// assert_eq!(shown("disk.img"), "disk.img");
+/// ```
 pub fn without_password(name: &OsStr) -> std::borrow::Cow<'_, OsStr> {
     let Some(text) = name.to_str().filter(|text| is_nbd(text.as_bytes())) else { return name.into() };
     let Some((scheme, rest)) = text.split_once("://") else { return name.into() };

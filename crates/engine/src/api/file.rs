@@ -3,7 +3,7 @@
 use super::{Mapped, Metadata, Node};
 use crate::error::{Error, Result};
 use crate::fs::data::{FallocMode, FiemapExtent};
-use crate::fs::inode::NodeRef;
+use crate::fs::inode::InodeRef;
 use crate::fs::namei::SetAttr;
 use lanefs_format::{FileType, InodeFlags};
 use lanefs_sync::atomic::{AtomicU32, Ordering};
@@ -28,7 +28,7 @@ use std::sync::Arc;
 /// ```
 #[derive(Debug, Clone)]
 pub struct File {
-    node: NodeRef,
+    node: InodeRef,
     pub(super) access: Access,
     handle: Arc<Handle>,
 }
@@ -39,7 +39,7 @@ struct Handle {
     /// The count of the file's writeback failures up to which this handle has reported them.
     reported: AtomicU32,
     /// The file, whose writers this handle is one of.
-    writes: Option<NodeRef>,
+    writes: Option<InodeRef>,
 }
 
 impl Drop for Handle {
@@ -81,7 +81,7 @@ pub(super) enum WriteDurability {
 
 impl File {
     /// Opens the file of `node` for reading, and for writing if `write`.
-    pub(super) fn of_node(node: NodeRef, write: bool) -> Result<Self> {
+    pub(super) fn of_node(node: InodeRef, write: bool) -> Result<Self> {
         match node.state().file_type()? {
             FileType::Regular => {}
             FileType::Directory => return Err(Error::IsDir),
@@ -100,7 +100,7 @@ impl File {
 
     /// Opens the file of `node` for reading, and for writing unless the volume is read-only or a
     /// hash tree fixes the content.
-    pub(super) fn of_node_as_may(node: NodeRef) -> Result<Self> {
+    pub(super) fn of_node_as_may(node: InodeRef) -> Result<Self> {
         let write = !node.fs.is_read_only() && !node.flags().contains(InodeFlags::VERITY);
         match Self::of_node(node.clone(), write) {
             Err(Error::TextBusy | Error::NotPermitted(_)) => Self::of_node(node, false),
@@ -113,7 +113,7 @@ impl File {
         Node { node: self.node.clone() }
     }
 
-    pub(crate) fn inode(&self) -> &NodeRef {
+    pub(crate) fn inode(&self) -> &InodeRef {
         &self.node
     }
 

@@ -4,7 +4,7 @@ use super::file::{Access, WriteDurability};
 use super::path::{self, AtSymlink};
 use super::{At, Dir, File};
 use crate::error::{Error, OrCannot, Result};
-use crate::fs::inode::NodeRef;
+use crate::fs::inode::InodeRef;
 use crate::fs::namei::{NewAttr, NewKind, is_dots};
 use lanefs_device::os_name::OsStrExt;
 use std::path::Path;
@@ -144,7 +144,7 @@ impl<'v> FileOptions<'v> {
         Ok(dir.create_nameless(self.attr)?.with_access(self.access))
     }
 
-    fn find_or_make(&self, path: &[u8]) -> Result<NodeRef> {
+    fn find_or_make(&self, path: &[u8]) -> Result<InodeRef> {
         let mut base = self.at.base()?;
         if !self.create && !self.create_new {
             return path::resolve(&base, path, self.at_end);

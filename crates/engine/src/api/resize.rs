@@ -118,8 +118,8 @@ impl Resize {
     /// do not move. The device keeps its length.
     ///
     /// # Errors
-    /// [`ResizeError`](crate::ResizeError): the volume is as it was. Those of the journal and the
-    /// device: after its recovery the volume is sound and has its old size or the new one.
+    /// [`ResizeError`](crate::ResizeError): the volume is as it was. After an error of the journal or
+    /// the device, recovery leaves a sound volume with its old size or the new one.
     pub fn shrink(&mut self, size: u64) -> Result<()> {
         self.volume.shrink(size / u64::from(self.block_size()))
     }
@@ -130,7 +130,7 @@ impl Resize {
     ///
     /// # Errors
     /// [`ResizeError`](crate::ResizeError): the volume is as it was, or has one of the sizes
-    /// between. Those of the journal and the device: the same, after its recovery.
+    /// between. After an error of the journal or the device, recovery leaves such a volume.
     pub fn grow(&mut self, size: u64, zeros_from: Option<u64>) -> Result<()> {
         let blocks = self.fit(size)? / u64::from(self.block_size());
         self.volume.grow(blocks, zeros_from.unwrap_or(u64::MAX))
@@ -148,9 +148,9 @@ impl Volume {
     /// to repair it, as after any other change.
     ///
     /// # Errors
-    /// [`ResizeError`](crate::ResizeError): the volume has its size of before, or one of those
-    /// between. [`Error::ReadOnly`](crate::Error::ReadOnly). Those of the journal and the device:
-    /// behind its recovery the volume has one of these sizes.
+    /// [`ResizeError`](crate::ResizeError): the volume has its old size, or one between the two.
+    /// [`Error::ReadOnly`](crate::Error::ReadOnly). After an error of the journal or the device,
+    /// recovery leaves a volume with one of these sizes.
     ///
     /// ```
     /// use lanefs::device::MemDevice;

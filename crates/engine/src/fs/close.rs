@@ -38,7 +38,7 @@ impl Fs {
         self.flusher.stop();
         let written = if self.is_read_only() { Ok(()) } else { self.write_files() };
         self.set_closed();
-        self.nodes.clear_unused();
+        self.inodes.clear_unused();
         if self.is_read_only() {
             return Ok(());
         }

@@ -31,7 +31,7 @@ use data::Combiner;
 use dirty_times::{DirtyTimes, Round};
 use file::cache::{Background, PageCache};
 use flusher::Flusher;
-use inode::NodeTable;
+use inode::InodeCache;
 use lanefs_format::State;
 use lanefs_journal::Ticket;
 use lanefs_sync::Mutex;
@@ -59,7 +59,7 @@ pub struct Recovery {
 #[derive(Debug)]
 pub(crate) struct Fs {
     store: Store,
-    pub(crate) nodes: NodeTable,
+    pub(crate) inodes: InodeCache,
     pub(crate) options: OpenOptions,
     /// Held by a rename between directories, which may change the tree's shape.
     pub(crate) topology: Mutex<()>,
@@ -72,7 +72,7 @@ pub(crate) struct Fs {
     writers: Writers,
     /// Held by the thread that closes the volume.
     closing: Mutex<()>,
-    /// The flush that covers data of files whose nodes were evicted since.
+    /// The flush that covers data of files whose inodes were evicted since.
     unflushed: AtomicU64,
     /// The opener and all uses of inodes: the last release closes the volume.
     users: AtomicUsize,
@@ -117,12 +117,12 @@ impl Fs {
         }
     }
 
-    /// Keeps the ticket of a file whose node is evicted.
+    /// Keeps the ticket of a file whose inode is evicted.
     pub(crate) fn keep_unflushed(&self, ticket: Ticket) {
         self.unflushed.fetch_max(ticket.to_u64(), Ordering::AcqRel);
     }
 
-    /// Returns the ticket that covers what was written to a file before its node was loaded.
+    /// Returns the ticket that covers what was written to a file before its inode was cached.
     pub(crate) fn unflushed(&self) -> Ticket {
         Ticket::from_u64(self.unflushed.load(Ordering::Acquire))
     }

@@ -8,7 +8,7 @@ use super::data::Combiner;
 use super::dirty_times::DirtyTimes;
 use super::file::cache::PageCache;
 use super::flusher::Flusher;
-use super::inode::NodeTable;
+use super::inode::InodeCache;
 use super::writers::Writers;
 use super::{Fs, OpenOptions, Recovery};
 use crate::error::{Corrupt, Error, Result};
@@ -152,7 +152,7 @@ impl Fs {
         };
         let store = Store::assemble(device, sb, log, survey, config)?;
         Ok(Self {
-            nodes: NodeTable::new(),
+            inodes: InodeCache::new(),
             topology: Mutex::new(()),
             state_at_open: state,
             recovery: Recovery::default(),

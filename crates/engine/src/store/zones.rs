@@ -147,8 +147,8 @@ impl Zones {
     }
 }
 
-/// The superblock and the descriptors in a group; of a group whose copy lies outside of the volume,
-/// none or, if `strict`, an error.
+/// Returns the superblock and the descriptors in a group. For a group whose copy lies outside of
+/// the volume it returns `None` or, if `strict`, an error.
 fn base(layout: &Layout, group: u32, strict: bool) -> Result<Option<ZoneEntry>> {
     let (start, len) = (layout.group_first_block(group)?, layout.group_base_meta(group));
     let inside = layout.check_blocks(start, len.into());

@@ -8,7 +8,7 @@ use crate::fs::file::FileData;
 use crate::fs::file::cache::FileCache;
 use crate::fs::file::lock::LockedBytes;
 use crate::fs::file::times::Stamp;
-use crate::fs::inode::Node;
+use crate::fs::inode::CachedInode;
 use crate::fs::{Fs, Writer};
 use crate::store::map::{self, Mapping, place};
 use lanefs_rangelock::Range as Bytes;
@@ -19,7 +19,7 @@ use std::ops::Range;
 /// A file and the state of its content.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Content<'n> {
-    pub(super) node: &'n Node,
+    pub(super) node: &'n CachedInode,
     pub(super) file: &'n FileData,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Changing<'n> {
     _held: LockedBytes<'n>,
 }
 
-impl Node {
+impl CachedInode {
     /// Returns the content of a regular file.
     pub(crate) fn content(&self) -> Content<'_> {
         Content { node: self, file: self.file() }

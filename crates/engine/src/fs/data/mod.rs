@@ -43,7 +43,7 @@ use writeback::ALL;
 use crate::error::Result;
 use crate::fs::IVersion;
 use crate::fs::file::{FileData, cache};
-use crate::fs::inode::Node;
+use crate::fs::inode::CachedInode;
 use crate::store::io;
 use crate::store::map::{self, Mapping, max_size, place};
 use crate::store::txn::Txn;
@@ -67,7 +67,7 @@ fn set_size(txn: &Txn<'_>, inode: &mut Inode, size: u64) -> Result<()> {
 }
 
 impl Content<'_> {
-    /// Zeroes as [`Node::zero_tail`] does, but where the page is dirty, leaves the device to the
+    /// Zeroes as [`CachedInode::zero_tail`] does, but where the page is dirty, leaves the device to the
     /// writeback: it comes before i_disksize moves past the bytes.
     fn zero_gap(self, from: u64, to: u64) -> Result<()> {
         if from.is_multiple_of(self.fs().block_size.into()) || self.node.zero_cached(from, to) {
@@ -101,7 +101,7 @@ impl Content<'_> {
 }
 
 /// An inode of any type may have a last block, whose content was never used.
-impl Node {
+impl CachedInode {
     /// Zeroes the bytes from `from` to the end of its block, or to `to` before that. Zeroes them in
     /// the cache and on the device: i_disksize may move past them, and their page may stay dirty
     /// after that. Does nothing where the block is not written.

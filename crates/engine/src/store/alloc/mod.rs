@@ -198,7 +198,7 @@ impl Alloc {
     /// order.
     ///
     /// # Errors
-    /// Those of a journal that has ended.
+    /// The errors of a journal that has ended.
     pub(crate) fn hold_groups(&self, store: &Store, groups: &BTreeSet<u32>) -> Result<impl Sized> {
         let mut held = Vec::new();
         for &group in groups {

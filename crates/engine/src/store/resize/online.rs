@@ -23,7 +23,7 @@ use super::plan::plan;
 use super::reserve::Reserve;
 use super::shape;
 use super::source::read_groups;
-use super::step::Step;
+use super::step::ResizeStep;
 use crate::error::{ResizeError, Result};
 use crate::store::Store;
 use crate::store::dimensions::Dimensions;
@@ -41,7 +41,7 @@ impl Store {
     ///
     /// # Errors
     /// [`ResizeError`], with nothing changed or behind some of the steps;
-    /// [`Error::ReadOnly`](crate::Error::ReadOnly); those of the journal and the device, behind
+    /// [`Error::ReadOnly`](crate::Error::ReadOnly); errors of the journal and the device, after
     /// which recovery leaves a volume with its old size, the new one, or one between them.
     pub(crate) fn grow(&self, blocks: u64) -> Result<()> {
         let _one = self.resizing.lock();
@@ -70,7 +70,7 @@ impl Store {
     }
 
     /// Plans a step towards `blocks`.
-    fn plan_step(&self, blocks: u64) -> Result<Step> {
+    fn plan_step(&self, blocks: u64) -> Result<ResizeStep> {
         self.journal.alone(|_| {
             let sb = self.sb.lock().clone();
             let groups = read_groups(self, &sb)?;
@@ -84,12 +84,12 @@ impl Store {
 
     /// Commits a step that was planned, by what the metadata is now. The groups behind the old end
     /// are as they were planned: they depend on the sizes alone.
-    fn take_step(&self, medium: &Blocks, alone: &Alone<'_>, planned: &Step) -> Result<()> {
+    fn take_step(&self, medium: &Blocks, alone: &Alone<'_>, planned: &ResizeStep) -> Result<()> {
         let sb = self.sb.lock().clone();
         let (blocks, keeps) =
             (planned.superblock.blocks_count(), planned.superblock.has(Compat::RESIZE_INODE));
         let groups = read_groups(self, &sb)?;
-        let step = Step::grow(self, (&sb, &groups), shape::with_blocks(&sb, blocks, keeps)?)?;
+        let step = ResizeStep::grow(self, (&sb, &groups), shape::with_blocks(&sb, blocks, keeps)?)?;
         let before = sb.layout().group_count();
         self.log_step(alone, &step)?;
         alone.commit()?;
@@ -107,7 +107,7 @@ impl Store {
     }
 
     /// Changes the blocks of a step below the old end, and publishes the new dimensions with them.
-    fn log_step(&self, alone: &Alone<'_>, step: &Step) -> Result<()> {
+    fn log_step(&self, alone: &Alone<'_>, step: &ResizeStep) -> Result<()> {
         let sb: &Superblock = &step.superblock;
         let zones = Zones::grown(&self.dimensions().zones, &sb.layout(), &step.groups)?;
         let dimensions = Dimensions::new(sb, zones, self.journal_blocks);
