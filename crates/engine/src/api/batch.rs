@@ -4,7 +4,7 @@ use super::File;
 use super::file::Access;
 use crate::error::Result;
 use crate::fs::Fs;
-use crate::fs::data::{Bytes, Caching, self};
+use crate::fs::data::{self, Bytes, Caching};
 use std::sync::Arc;
 
 /// A read or a write of [`File::run_batch`].

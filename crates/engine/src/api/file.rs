@@ -64,14 +64,13 @@ pub(super) struct Access {
 }
 
 impl Access {
-    pub(super) const NONE: Self =
-        Self {
-            read: false,
-            write: false,
-            append: false,
-            caching: Caching::Cached,
-            durability: WriteDurability::None,
-        };
+    pub(super) const NONE: Self = Self {
+        read: false,
+        write: false,
+        append: false,
+        caching: Caching::Cached,
+        durability: WriteDurability::None,
+    };
 }
 
 /// What each write through a handle makes durable before it returns.

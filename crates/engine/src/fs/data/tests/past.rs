@@ -81,8 +81,7 @@ fn an_uncached_handle_bypasses_it_from_the_first_byte_on() {
 fn handles_of_all_kinds_agree() {
     let mut rng = StdRng::seed_from_u64(16);
     let (device, volume) = volume(32, options().past_cache(8192));
-    let files =
-        [open(&volume, false), open(&volume, true), open(&volume, false).with_direct(true)];
+    let files = [open(&volume, false), open(&volume, true), open(&volume, false).with_direct(true)];
     let mut model: Vec<u8> = Vec::new();
     for round in 0..3000_u32 {
         let file = &files[rng.random_range(0..3)];
