@@ -2,7 +2,7 @@
 
 use super::{Mapped, Metadata, Node};
 use crate::error::{Error, Result};
-use crate::fs::data::{FallocMode, FiemapExtent};
+use crate::fs::data::{Caching, FallocMode, FiemapExtent};
 use crate::fs::inode::InodeRef;
 use crate::fs::namei::SetAttr;
 use lanefs_format::{FileType, InodeFlags};
@@ -59,13 +59,18 @@ pub(super) struct Access {
     pub(super) read: bool,
     pub(super) write: bool,
     pub(super) append: bool,
-    pub(super) direct: bool,
+    pub(super) caching: Caching,
     pub(super) durability: WriteDurability,
 }
 
 impl Access {
-    pub(super) const NONE: Self =
-        Self { read: false, write: false, append: false, direct: false, durability: WriteDurability::None };
+    pub(super) const NONE: Self = Self {
+        read: false,
+        write: false,
+        append: false,
+        caching: Caching::Cached,
+        durability: WriteDurability::None,
+    };
 }
 
 /// What each write through a handle makes durable before it returns.
@@ -124,7 +129,8 @@ impl File {
     /// Returns the same open file, past the page cache (O_DIRECT) or through it. The two handles
     /// share their record of reported failures.
     pub fn with_direct(&self, direct: bool) -> File {
-        self.clone().with_access(Access { direct, ..self.access })
+        let caching = if direct { Caching::Direct } else { Caching::Cached };
+        self.clone().with_access(Access { caching, ..self.access })
     }
 
     /// Reads from `offset` on into `buf`. Returns how many bytes there were: fewer than asked for
@@ -134,7 +140,7 @@ impl File {
     /// [`Error::BadHandle`] if not open for reading; the device's; a damaged block map.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.check_read()?;
-        self.node.content().read(buf, offset, self.access.direct)
+        self.node.content().read(buf, offset, self.access.caching)
     }
 
     /// Reads as [`read_at`](Self::read_at) does, for a caller with a cache of its own (the kernel,
@@ -156,7 +162,7 @@ impl File {
     /// [`Error::WouldBlock`] if it had to wait for the first byte; those of `read_at`.
     pub fn try_read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.check_read()?;
-        self.node.content().try_read(buf, offset, self.access.direct)
+        self.node.content().try_read(buf, offset, self.access.caching)
     }
 
     /// Returns `len` bytes from `offset` on as a slice, without a copy. Only for a volume on a
@@ -201,8 +207,8 @@ impl File {
         self.check_write()?;
         let content = self.node.content();
         let at = match self.access.append {
-            true => content.append(bytes, self.access.direct)?,
-            false => content.write(bytes, offset, self.access.direct).map(|()| offset)?,
+            true => content.append(bytes, self.access.caching)?,
+            false => content.write(bytes, offset, self.access.caching).map(|()| offset)?,
         };
         self.after_write()?;
         Ok(at)
@@ -240,7 +246,7 @@ impl File {
     pub fn try_write_at(&self, bytes: &[u8], offset: u64) -> Result<usize> {
         self.check_write()?;
         let offset = (!self.access.append).then_some(offset);
-        let done = self.node.content().try_write(bytes, offset, self.access.direct)?;
+        let done = self.node.content().try_write(bytes, offset, self.access.caching)?;
         self.after_write()?;
         Ok(done)
     }

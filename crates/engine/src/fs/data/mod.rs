@@ -34,7 +34,7 @@ mod writeback;
 
 pub(crate) use batch::{Bytes, Request, run as run_batch};
 pub(crate) use combine::Combiner;
-pub(crate) use content::Content;
+pub(crate) use content::{Caching, Content};
 pub use enable_verity::Verity;
 pub use fallocate::FallocMode;
 pub use seek::FiemapExtent;

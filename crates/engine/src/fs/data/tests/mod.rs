@@ -12,6 +12,7 @@ mod held;
 mod kernel;
 mod late;
 mod panic;
+mod past;
 mod power;
 mod promise;
 mod shift;
@@ -47,31 +48,31 @@ const KINDS: [&[&str]; 5] = [
 
 // Past the cache, unless a test says otherwise.
 fn read(node: &CachedInode, offset: u64, buf: &mut [u8]) -> Result<usize> {
-    node.content().read(buf, offset, true)
+    node.content().read(buf, offset, Caching::Direct)
 }
 
 fn write(node: &CachedInode, offset: u64, bytes: &[u8]) -> Result<()> {
-    node.content().write(bytes, offset, true)
+    node.content().write(bytes, offset, Caching::Direct)
 }
 
 fn append(node: &CachedInode, bytes: &[u8]) -> Result<u64> {
-    node.content().append(bytes, true)
+    node.content().append(bytes, Caching::Direct)
 }
 
 /// Through the cache.
 mod buffered {
-    use super::{CachedInode, Result};
+    use super::{CachedInode, Caching, Result};
 
     pub(super) fn read(node: &CachedInode, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        node.content().read(buf, offset, false)
+        node.content().read(buf, offset, Caching::Cached)
     }
 
     pub(super) fn write(node: &CachedInode, offset: u64, bytes: &[u8]) -> Result<()> {
-        node.content().write(bytes, offset, false)
+        node.content().write(bytes, offset, Caching::Cached)
     }
 
     pub(super) fn append(node: &CachedInode, bytes: &[u8]) -> Result<u64> {
-        node.content().append(bytes, false)
+        node.content().append(bytes, Caching::Cached)
     }
 }
 
