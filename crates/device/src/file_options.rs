@@ -134,9 +134,9 @@ impl FileDevice {
     /// another one. [`FileOptions`] has more ways to open a file.
     ///
     /// # Errors
-    /// [`Op::Open`](crate::Op::Open) for a file that is missing, not permitted, empty, or of another
-    /// kind; [`Op::Lock`](crate::Op::Lock) (EBUSY) while another opener or a mount uses it. See
-    /// [`FileOptions::open`].
+    /// [`Op::Open`](crate::Op::Open) for a file that is missing, not permitted, empty, or of
+    /// another kind; [`Op::Lock`](crate::Op::Lock) (EBUSY) while another opener or a mount uses it.
+    /// See [`FileOptions::open`].
     ///
     /// # Examples
     /// ```

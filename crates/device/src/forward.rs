@@ -2,10 +2,10 @@
 
 /// Implements methods of [`BlockDevice`](crate::BlockDevice) by the same methods of a field.
 ///
-/// A device over another one writes only the methods in which it differs. A method that is not named
-/// has its default, as in every implementation: `measure`, `alignment`, `sector_size`,
-/// `atomic_write`, `owner`, `cached` and `mapped` say something of the device below only if they are
-/// named.
+/// A device over another one writes only the methods in which it differs. A method that is not
+/// named has its default, as in every implementation: `measure`, `alignment`, `sector_size`,
+/// `atomic_write`, `owner`, `cached` and `mapped` say something of the device below only if they
+/// are named.
 ///
 /// # Examples
 /// A device that counts its flushes:

@@ -57,8 +57,8 @@ impl Page {
 
 /// A device over another one, whose writes stay in memory.
 ///
-/// Reads see them; the device below is never written. They take memory until the overlay is dropped,
-/// and are lost with it.
+/// Reads return the written bytes, and the device below stays as it is. The writes take memory
+/// until the overlay is dropped, and are lost with it.
 ///
 /// # Examples
 /// ```

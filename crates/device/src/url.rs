@@ -51,8 +51,8 @@ pub enum Medium<'a> {
     Pmem(&'a Path),
     /// `mem:SIZE`: so many zero bytes in memory, which are lost with the device.
     Mem(u64),
-    /// `nbd://HOST/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`: an export of an NBD server, by its URL
-    /// without a partition.
+    /// `nbd://HOST/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`: an export of an NBD server, by its
+    /// URL without a partition.
     Nbd(&'a str),
 }
 
@@ -76,8 +76,8 @@ impl<'a> VolumeUrl<'a> {
     /// Sizes are numbers of bytes, or of a unit: K, M, G, T (powers of 1024). A path that begins as
     /// one of the schemes is written `./mem:...`.
     ///
-    /// A path that exists as written is a path. Otherwise an `@` separates a partition only behind a
-    /// file that exists, the longest one, so the name of a new file may contain one.
+    /// A path that exists as written is a path. Otherwise an `@` separates a partition only behind
+    /// a file that exists, the longest one, so the name of a new file may contain one.
     ///
     /// # Errors
     /// [`Op::Open`] (EINVAL) for a malformed size, range or URL, and for `pmem:` without a path.
@@ -292,8 +292,8 @@ fn open_nbd(url: &str, part: Option<Part<'_>>, options: &FileOptions) -> Result<
 
 /// Creates a volume of `size` zero bytes by its name, and replaces an existing one.
 ///
-/// A part of a file, and an export of a server, must exist and have at least `size` bytes. They keep
-/// their content.
+/// A part of a file, and an export of a server, must exist and have at least `size` bytes. They
+/// keep their content.
 ///
 /// # Errors
 /// The errors of [`open_url`] and [`FileOptions::create`]; a part or an export that is smaller

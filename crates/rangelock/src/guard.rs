@@ -78,8 +78,8 @@ impl Drop for HeldRange<'_> {
 
 /// A range that is locked for reading.
 ///
-/// [`RangeLock::read`] and its variants return it. Other readers may hold the same points. The range
-/// is released when the guard is dropped.
+/// [`RangeLock::read`] and its variants return it. Other readers may hold the same points. The
+/// range is released when the guard is dropped.
 ///
 /// # Examples
 /// ```

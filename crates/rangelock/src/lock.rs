@@ -16,10 +16,10 @@ use std::time::Duration;
 
 /// A reader-writer lock over ranges of `u64`.
 ///
-/// A thread locks a [`Range`] for reading, which other readers share, or for writing, which excludes
-/// all other threads. Threads whose ranges do not overlap never wait for each other. The lock
-/// contains no data: the points stand for whatever the caller protects, such as the bytes of a file
-/// or the rows of a table.
+/// A thread locks a [`Range`] for reading, which other readers share, or for writing, which
+/// excludes all other threads. Threads whose ranges do not overlap never wait for each other. The
+/// lock contains no data: the points stand for whatever the caller protects, such as the bytes of a
+/// file or the rows of a table.
 ///
 /// Conflicting requests are served first in, first out; the [crate] lists all guarantees. A guard
 /// releases its range when it is dropped, also by a panic. There is no poisoning.
@@ -126,8 +126,8 @@ impl RangeLock {
 
     /// Locks `range` for writing, and blocks until that is possible.
     ///
-    /// No other thread holds a part of the range at the same time. All earlier requests that hold or
-    /// wait for a part of it go first. A thread that holds a part of the range itself deadlocks.
+    /// No other thread holds a part of the range at the same time. All earlier requests that hold
+    /// or wait for a part of it go first. A thread that holds a part of the range itself deadlocks.
     ///
     /// # Examples
     /// ```
@@ -192,9 +192,9 @@ impl RangeLock {
 
     /// Announces many readers and hardly a writer.
     ///
-    /// If no writer holds or waits, each reader publishes its range in a lane of its thread from now
-    /// on, and writes no cache line that another thread writes. Without this call, readers have to
-    /// contend first. The next writer ends it. A hint: it changes no result.
+    /// If no writer holds or waits, each reader publishes its range in a lane of its thread from
+    /// now on, and writes no cache line that another thread writes. Without this call, readers have
+    /// to contend first. The next writer ends it. A hint: it changes no result.
     pub fn expect_readers(&self) {
         self.open();
     }
@@ -202,8 +202,8 @@ impl RangeLock {
     /// Locks several ranges, and blocks until it has all of them.
     ///
     /// They queue as one request, so threads that name the same ranges in different order do not
-    /// deadlock. Overlapping ranges are joined; the joined range is locked for writing if one of its
-    /// parts is.
+    /// deadlock. Overlapping ranges are joined; the joined range is locked for writing if one of
+    /// its parts is.
     ///
     /// # Examples
     /// ```

@@ -87,8 +87,8 @@ impl RangeLock {
 
     /// Returns all holders and waiters at one moment, by first point and then by arrival.
     ///
-    /// Published readers come first, and may have arrived or left meanwhile. For debugging: it locks
-    /// all leaves at once.
+    /// Published readers come first, and may have arrived or left meanwhile. For debugging: it
+    /// locks all leaves at once.
     ///
     /// # Examples
     /// ```

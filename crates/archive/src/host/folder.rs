@@ -133,8 +133,8 @@ impl Folder {
     /// user.
     ///
     /// # Errors
-    /// [`Error::Protected`]: the entry may not be overwritten. The errors of openat(2), ftruncate(2)
-    /// and unlinkat(2).
+    /// [`Error::Protected`]: the entry may not be overwritten. The errors of openat(2),
+    /// ftruncate(2) and unlinkat(2).
     pub fn create_or_empty(&self, name: &CStr, mode: u32, keep: bool) -> Result<Object> {
         let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         if let Ok(fd) = fs::openat(&self.object, name, flags, Mode::empty()) {

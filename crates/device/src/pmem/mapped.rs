@@ -90,8 +90,8 @@ impl Mapped {
         self.0.persistence
     }
 
-    /// Copies the bytes from `offset` on into `buf`. During a concurrent write, each byte is the old
-    /// or the new one.
+    /// Copies the bytes from `offset` on into `buf`. During a concurrent write, each byte is the
+    /// old or the new one.
     ///
     /// # Errors
     /// A range beyond the end.

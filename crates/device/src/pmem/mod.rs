@@ -25,8 +25,8 @@ use std::sync::Arc;
 
 /// A file that is mapped into memory, as a device.
 ///
-/// Reads and writes are copies, without a system call. On persistent memory, mapped with MAP_SYNC, a
-/// write is durable when it returns; see [`Persistence`].
+/// Reads and writes are copies, without a system call. On persistent memory, mapped with MAP_SYNC,
+/// a write is durable when it returns; see [`Persistence`].
 ///
 /// # Examples
 /// ```
@@ -61,8 +61,8 @@ impl PmemDevice {
         Self::over(Arc::new(FileDevice::open_read_only(path)?))
     }
 
-    /// Creates a file of `size` zero bytes, none of them a hole, and maps it. Drops the content of an
-    /// existing file.
+    /// Creates a file of `size` zero bytes, none of them a hole, and maps it. Drops the content of
+    /// an existing file.
     ///
     /// # Errors
     /// The errors of [`FileOptions::create`] and [`open`](Self::open).

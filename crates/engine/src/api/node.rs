@@ -265,8 +265,8 @@ impl Node {
         self.set_file_attr(Some(flags), None)
     }
 
-    /// Sets flags as [`set_flags`](Self::set_flags) does and the project (i_projid), both or neither;
-    /// `None` leaves either.
+    /// Sets flags as [`set_flags`](Self::set_flags) does and the project (i_projid), both or
+    /// neither; `None` leaves either.
     ///
     /// # Errors
     /// The errors of [`set_flags`](Self::set_flags); [`Error::NotSupported`] on a volume without

@@ -118,8 +118,8 @@ impl Resize {
     /// do not move. The device keeps its length.
     ///
     /// # Errors
-    /// [`ResizeError`](crate::ResizeError): the volume is as it was. After an error of the journal or
-    /// the device, recovery leaves a sound volume with its old size or the new one.
+    /// [`ResizeError`](crate::ResizeError): the volume is as it was. After an error of the journal
+    /// or the device, recovery leaves a sound volume with its old size or the new one.
     pub fn shrink(&mut self, size: u64) -> Result<()> {
         self.volume.shrink(size / u64::from(self.block_size()))
     }

@@ -24,7 +24,7 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
     clear(
         &["suid"],
         MountFlags::NOSUID,
-        "They have effect: the default if root mounts a volume of root's. Only for root.",
+        "Set-ID bits and capabilities have effect: the default if root mounts a volume of root's. Only for root.",
     ),
     set(&["nodev"], MountFlags::NODEV, "Device files cannot be opened."),
     clear(
@@ -293,8 +293,8 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
     other(
         &["mapafter", "dioread_lock", "dioread_nolock"],
         Action::Volume,
-        "The order of content and map when a file grows: content first (`mapafter`, the default); map first, while \
-         reads wait; map first, with unwritten extents.",
+        "The order of content and map when a file grows: content first (`mapafter`, the default); map first, \
+         and the commit waits for the content (`dioread_lock`); map first, unwritten (`dioread_nolock`).",
     ),
     other(
         &["delalloc", "nodelalloc"],
@@ -373,19 +373,19 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
     other(
         &["offset=N", "sizelimit=N", "loop=DEVICE"],
         Action::Refused,
-        "name the part in the volume: `disk.raw@2`, `disk.raw?offset=1M&size=4G`",
+        "name the part with the volume: `disk.raw@2`, `disk.raw?offset=1M&size=4G`",
     ),
     other(
         &["umask=N", "fmask=N", "dmask=N", "idmap=KIND"],
         Action::Refused,
-        "the volume has the modes: use chmod; `uid` and `gid` give all files one owner",
+        "modes come from the volume: change them by chmod; `uid` and `gid` give all files one owner",
     ),
     other(&["noiversion"], Action::Refused, "versions are always counted: leave it out"),
     other(&["mand"], Action::Refused, "there are no mandatory locks: leave it out"),
     other(
         &["context=LABEL", "fscontext=LABEL", "defcontext=LABEL", "rootcontext=LABEL"],
         Action::Refused,
-        "the volume has the labels, in security.selinux: leave the option out",
+        "labels come from the volume, in security.selinux: leave it out",
     ),
     other(
         &[

@@ -1,6 +1,7 @@
 //! Loop devices, and files that the kernel has mounted by them, as long as the value lives.
 //!
-//! The tests judge by the same mounts: `lanefs_tests::LoopMount` panics where these return an error.
+//! The tests judge by the same mounts: `lanefs_tests::LoopMount` panics where these return an
+//! error.
 
 use super::run_tool;
 use crate::Outcome;

@@ -22,8 +22,8 @@ fn search_path() -> String {
 /// # Errors
 /// A program that is missing or fails, with all its output.
 pub fn run_tool(program: &str, args: &[&str]) -> Outcome<String> {
-    // By its path: for a bare name and a PATH of its own the standard library forks, which copies the
-    // page tables of a process that has much memory, instead of `posix_spawn`.
+    // By its path: for a bare name and a PATH of its own the standard library forks, which copies
+    // the page tables of a process that has much memory, instead of `posix_spawn`.
     let mut command = Command::new(find(program).unwrap_or_else(|| program.into()));
     command.env("PATH", search_path()).env("LC_ALL", "C").args(args).process_group(0);
     let out = command.output().map_err(|e| format!("cannot run {program}: {e}"))?;

@@ -67,8 +67,8 @@ fn set_size(txn: &Txn<'_>, inode: &mut Inode, size: u64) -> Result<()> {
 }
 
 impl Content<'_> {
-    /// Zeroes as [`CachedInode::zero_tail`] does, but where the page is dirty, leaves the device to the
-    /// writeback: it comes before i_disksize moves past the bytes.
+    /// Zeroes as [`CachedInode::zero_tail`] does, but where the page is dirty, leaves the device to
+    /// the writeback: it comes before i_disksize moves past the bytes.
     fn zero_gap(self, from: u64, to: u64) -> Result<()> {
         if from.is_multiple_of(self.fs().block_size.into()) || self.node.zero_cached(from, to) {
             return Ok(());

@@ -22,8 +22,8 @@ const SHARDS: usize = 64;
 /// Files that are not in use whose pages stay cached, in all shards.
 const KEPT: usize = 16 << 10;
 
-/// The inode cache: a map from number to inode, in shards. A shard's mutex is held while an inode is
-/// read, so that two threads do not cache one inode twice.
+/// The inode cache: a map from number to inode, in shards. A shard's mutex is held while an inode
+/// is read, so that two threads do not cache one inode twice.
 #[derive(Debug)]
 pub(crate) struct InodeCache {
     shards: [Mutex<IntMap<u32, Arc<CachedInode>>>; SHARDS],

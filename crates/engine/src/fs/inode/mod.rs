@@ -16,8 +16,8 @@
 //! an operation has begun to change blocks, writing the inode does no I/O. A change that fails
 //! leaves the decoded inode as the table has it.
 //!
-//! Hazard: dropping a `InodeRef` may start a handle and take locks. So declare it before handles and
-//! locks, so that it is dropped after them.
+//! Hazard: dropping a `InodeRef` may start a handle and take locks. So declare it before handles
+//! and locks, so that it is dropped after them.
 
 mod cache;
 mod delete;

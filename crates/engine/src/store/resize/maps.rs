@@ -147,8 +147,8 @@ impl<V: Visitor> MapWalk<'_, V> {
         Ok(Index { ei_leaf: to, ..index })
     }
 
-    /// Shows the pointers of an inode without an extent tree to the visitor. Returns whether one has
-    /// changed.
+    /// Shows the pointers of an inode without an extent tree to the visitor. Returns whether one
+    /// has changed.
     fn table(&mut self, i_block: &mut [u8]) -> Result<bool> {
         let mut changed = false;
         for (n, word) in i_block.as_chunks_mut::<4>().0.iter_mut().enumerate() {
@@ -157,8 +157,8 @@ impl<V: Visitor> MapWalk<'_, V> {
         Ok(changed)
     }
 
-    /// Shows a pointer to the visitor, to data or to an indirect block of `level`. Returns whether it
-    /// has changed.
+    /// Shows a pointer to the visitor, to data or to an indirect block of `level`. Returns whether
+    /// it has changed.
     fn pointer(&mut self, word: &mut [u8; 4], level: u32) -> Result<bool> {
         let from = u64::from(u32::from_le_bytes(*word));
         if from == 0 {

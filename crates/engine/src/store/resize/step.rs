@@ -173,7 +173,8 @@ impl ResizeStep {
         Ok(self.before.blocks_count()..end)
     }
 
-    /// Returns the blocks at the starts of old groups that hold no copies and no reserve any longer.
+    /// Returns the blocks at the starts of old groups that hold no copies and no reserve any
+    /// longer.
     fn left_behind(&self) -> Result<Vec<Range<u64>>> {
         let layout = self.superblock.layout();
         let mut runs = Vec::new();
