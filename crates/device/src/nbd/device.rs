@@ -12,7 +12,7 @@ use super::claim::Claim;
 use super::client::Client;
 use super::error::NbdError;
 use super::link::{Data, Job};
-use super::request::{Command, FUA, Request};
+use super::request::{Command, Request};
 use super::session::Connector;
 use super::unflushed::Kept;
 use super::url::{NbdUrl, without_password};
@@ -48,8 +48,6 @@ pub struct NbdDevice {
     /// The URL, as messages name it.
     name: String,
     read_only: bool,
-    /// Flags of every write: FUA where the server has no flush.
-    write_flags: u16,
     allocation: Allocation,
     /// Held by a write that reads blocks first, because it covers only a part of them.
     partial_block: Mutex<()>,
@@ -73,20 +71,11 @@ impl NbdDevice {
         };
         let claim = claim.transpose().map_err(|why| refused(Op::Lock, why))?;
         let open = |why| refused(Op::Open, why);
-        let client = Connector::new(parsed).and_then(Client::open).map_err(open)?;
-        let flags = client.agreed.flags;
-        let write_flags = match () {
-            () if read_only => 0,
-            () if flags.has(ExportFlags::READ_ONLY) => return Err(open(NbdError::ReadOnly)),
-            () if flags.has(ExportFlags::FLUSH) => 0,
-            () if flags.has(ExportFlags::FUA) => FUA,
-            () => return Err(open(NbdError::NoFlush)),
-        };
+        let client = Connector::new(parsed, read_only).and_then(Client::open).map_err(open)?;
         Ok(Self {
             client,
             name: url.into(),
             read_only,
-            write_flags,
             allocation: Allocation::default(),
             partial_block: Mutex::default(),
             _claim: claim,
@@ -98,7 +87,7 @@ impl NbdDevice {
     /// # Errors
     /// [`Op::Open`] with an [`NbdFailure`].
     pub fn list(url: &str) -> Result<Option<Vec<NbdExport>>> {
-        let listed = Connector::new(parse(url)?).and_then(|connector| connector.list());
+        let listed = Connector::new(parse(url)?, true).and_then(|connector| connector.list());
         listed.map_err(|why| failure(Op::Open, 0, 0, url, why))
     }
 
@@ -210,10 +199,9 @@ impl NbdDevice {
         let offset = writes.first().map_or(0, |write| write.offset);
         let len = writes.iter().map(|write| u64::from(write.len)).sum();
         writes.iter().for_each(|write| self.allocation.change(write.offset, write.len.into()));
-        let changed: Vec<(u64, u32)> = writes.iter().map(|write| (write.offset, write.len)).collect();
-        let wrote = self.client.write(writes, self.write_flags);
+        let wrote = self.client.write(&writes);
         // An answer that the server gave meanwhile may be of before.
-        changed.iter().for_each(|(offset, len)| self.allocation.change(*offset, (*len).into()));
+        writes.iter().for_each(|write| self.allocation.change(write.offset, write.len.into()));
         wrote.map_err(|why| self.failed(Op::Write, offset, len, why))
     }
 
@@ -334,7 +322,7 @@ impl BlockDevice for NbdDevice {
         if self.read_only {
             return Ok(());
         }
-        self.client.flush(self.write_flags).map_err(|why| self.failed(Op::Flush, 0, 0, why))
+        self.client.flush().map_err(|why| self.failed(Op::Flush, 0, 0, why))
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {

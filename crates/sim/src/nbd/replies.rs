@@ -98,6 +98,7 @@ pub(super) fn wrong(fault: NbdFault, asked: Asked, structured: bool, content: &[
     let right = right(asked, structured, content);
     match fault {
         NbdFault::Errno(errno) => failed(asked, structured, errno),
+        NbdFault::ErrorThenClose => chunk(cookie, false, 0x8001, &[0, 0, 0, 5, 0, 0]),
         NbdFault::BadMagic => [b"HTTP", &right[4..]].concat(),
         NbdFault::OtherCookie => {
             let mut bytes = right;

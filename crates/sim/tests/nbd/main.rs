@@ -3,6 +3,9 @@
 //! `reconnect=`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
 
+mod replay;
+mod threads;
+
 use lanefs_device::{BlockDevice, DeviceError, FileOptions, NbdDevice, NbdError, NbdExport, ReadOp, WriteOp};
 use lanefs_sim::{Image, NbdFault, NbdKind, NbdServer, NbdSettings, seed_from_env};
 use rand::{Rng, RngCore};
