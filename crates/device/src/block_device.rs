@@ -1,7 +1,7 @@
 //! The trait that every medium implements.
 
 use crate::{Cached, DeviceError, Mapped, Op, Result};
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::sync::Arc;
 
 /// One read of a batch.
@@ -31,6 +31,27 @@ impl WriteOp<'_> {
     /// Returns whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+/// Bytes of a device that tell whether this host may still write to it: see
+/// [`BlockDevice::guard_repeats`].
+#[derive(Clone)]
+pub struct RepeatGuard {
+    /// First byte on the device.
+    pub offset: u64,
+    /// Number of bytes.
+    pub len: usize,
+    /// Called with the bytes as they are now. Returns why nothing may be written any more.
+    pub check: Arc<dyn Fn(&[u8]) -> std::result::Result<(), String> + Send + Sync>,
+}
+
+impl Debug for RepeatGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RepeatGuard")
+            .field("offset", &self.offset)
+            .field("len", &self.len)
+            .finish_non_exhaustive()
     }
 }
 
@@ -77,6 +98,11 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// no file. Of a loop device it is the owner of the file behind it; 65534, the kernel's user id
     /// for others, where that cannot be told.
     fn owner(&self) -> Option<u32> {
+        None
+    }
+
+    /// Returns the name by which the medium was opened, a path or a URL, if it was by one.
+    fn name(&self) -> Option<String> {
         None
     }
 
@@ -133,6 +159,31 @@ pub trait BlockDevice: Send + Sync + Debug {
             }
         }
         Ok(())
+    }
+
+    /// Fills `buf` from `offset` with what the medium has now, past every cache of this host:
+    /// another host may have written it. Slower than [`read_at`](Self::read_at).
+    ///
+    /// # Errors
+    /// The errors of [`read_at`](Self::read_at).
+    fn read_shared(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.read_batch_direct(&mut [ReadOp { offset, buf }])
+    }
+
+    /// Writes `data` at `offset` past every cache of this host, so that another host sees it.
+    /// Volatile until [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// The errors of [`write_at`](Self::write_at).
+    fn write_shared(&self, data: &[u8], offset: u64) -> Result<()> {
+        self.write_at(data, offset)
+    }
+
+    /// Has `guard` asked whenever a connection to the medium was lost, before anything is written
+    /// on the next one. If it refuses, the device fails for good. Replaces an earlier guard. A
+    /// medium without connections ignores it.
+    fn guard_repeats(&self, guard: RepeatGuard) {
+        let _ = guard;
     }
 
     /// Makes everything whose write has returned durable.
@@ -193,6 +244,10 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
         (**self).owner()
     }
 
+    fn name(&self) -> Option<String> {
+        (**self).name()
+    }
+
     fn cached(&self) -> Option<Cached> {
         (**self).cached()
     }
@@ -219,6 +274,18 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
 
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {
         (**self).write_batch(ops)
+    }
+
+    fn read_shared(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        (**self).read_shared(buf, offset)
+    }
+
+    fn write_shared(&self, data: &[u8], offset: u64) -> Result<()> {
+        (**self).write_shared(data, offset)
+    }
+
+    fn guard_repeats(&self, guard: RepeatGuard) {
+        (**self).guard_repeats(guard);
     }
 
     fn flush(&self) -> Result<()> {

@@ -1,15 +1,17 @@
 //! Requests to an export that survive the loss of its connections.
 //!
 //! A thread whose request meets a lost connection makes a new one, or waits for the thread that
-//! does. Before any other request is sent, the writes since the last flush are written again, in
-//! order. Then each thread sends again what was not answered.
+//! does. Before any other request is sent, the device's guard is asked whether this host may still
+//! write ([`RepeatGuard`]), and the writes since the last flush are written again, in order. Then
+//! each thread sends again what was not answered.
 //!
 //! The device fails for good, with the first reason, when
 //! - no connection comes about in the time that `reconnect=` gives, or one request is lost with its
 //!   connection again and again for as long;
 //! - the server breaks the protocol;
 //! - the export is another than before: smaller, or without what was relied on;
-//! - what was acknowledged cannot be written again.
+//! - what was acknowledged cannot be written again;
+//! - its guard refuses.
 
 use super::error::NbdError;
 use super::handshake::Agreed;
@@ -17,6 +19,7 @@ use super::link::{Data, Job};
 use super::request::{Command, Request};
 use super::session::{Connector, Session, check_same};
 use super::unflushed::{Kept, Unflushed, apart};
+use crate::RepeatGuard;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -43,6 +46,8 @@ pub(crate) struct Client {
     state: Mutex<State>,
     changed: Condvar,
     unflushed: Mutex<Unflushed>,
+    /// Asked on each new connection before anything is written.
+    guard: Mutex<Option<RepeatGuard>>,
     /// A flush has failed: what was written since the one before may be lost.
     flush_failed: AtomicBool,
 }
@@ -57,7 +62,8 @@ impl Client {
         let state = State { session: Arc::new(session), reconnecting: false, failed: None };
         let unflushed = Mutex::new(Unflushed::new(connector.url.unflushed));
         let (state, changed) = (Mutex::new(state), Condvar::new());
-        Ok(Self { connector, agreed, state, changed, unflushed, flush_failed: AtomicBool::new(false) })
+        let (guard, flush_failed) = (Mutex::default(), AtomicBool::new(false));
+        Ok(Self { connector, agreed, state, changed, unflushed, guard, flush_failed })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -164,6 +170,7 @@ impl Client {
         let timeout = url.timeout.min(rest).max(Duration::from_millis(100));
         let (session, agreed) = self.connector.open(generation, timeout)?;
         check_same(&self.agreed, &agreed)?;
+        self.ask_guard(&session)?;
         let writes = self.unflushed().to_repeat();
         for run in apart(&writes) {
             let mut jobs: Vec<Job<'_>> = run.iter().map(|write| job_of(write, 0)).collect();
@@ -175,6 +182,29 @@ impl Client {
             }
         }
         Ok(session)
+    }
+
+    /// Sets what is asked on each new connection before anything is written.
+    pub(crate) fn set_guard(&self, guard: RepeatGuard) {
+        *self.guard.lock().unwrap_or_else(PoisonError::into_inner) = Some(guard);
+    }
+
+    /// Asks the guard, on a connection on which nothing was written yet.
+    fn ask_guard(&self, session: &Session) -> Result<(), NbdError> {
+        let guard = self.guard.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(RepeatGuard { offset, len, check }) = guard else { return Ok(()) };
+        let block = u64::from(self.agreed.min_block);
+        let start = offset / block * block;
+        let end = (offset + len as u64).next_multiple_of(block);
+        let mut bytes = vec![0; (end - start) as usize];
+        let request = Request { command: Command::Read, flags: 0, offset: start, len: bytes.len() as u32 };
+        let mut jobs = [Job::new(request, Data::In(&mut bytes))];
+        session.run(&mut jobs)?;
+        if let Some(why) = jobs[0].failed.take() {
+            return Err(NbdError::Fenced { why: why.to_string() });
+        }
+        let skip = (offset - start) as usize;
+        check(&bytes[skip..skip + len]).map_err(|why| NbdError::Fenced { why })
     }
 
     /// Runs writes, which are kept until they are flushed.
