@@ -5,8 +5,8 @@ use crate::rule::Rule;
 use crate::{Check, CheckError};
 use lanefs_device::{AlignedBuf, BlockDevice};
 use lanefs_format::{
-    Compat, EXT4_MMP_SEQ_CLEAN, Features, FormatError, HashFlags, Incompat, Mmp, MmpState, RoCompat, SUPERBLOCK_OFFSET,
-    SUPERBLOCK_SIZE, Superblock,
+    Compat, EXT4_MMP_SEQ_CLEAN, Features, FormatError, HashFlags, Incompat, Mmp, MmpState, RoCompat,
+    SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
 };
 
 /// Features whose structures the check knows.

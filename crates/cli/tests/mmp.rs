@@ -61,7 +61,10 @@ fn e2fsprogs_reads_what_lanefs_writes_and_the_other_way_round() {
     let safe = succeed(tool("dumpe2fs").args(["-m"]).arg(&image.path));
     assert!(said(&safe).contains("MMP is clean"), "{}", said(&safe));
     let shown = image.ok(["mmp", "show", "v.img"]);
-    assert!(shown.contains("every 1 s") && shown.contains(&format!("host '{node}', device 'v.img'")), "{shown}");
+    assert!(
+        shown.contains("every 1 s") && shown.contains(&format!("host '{node}', device 'v.img'")),
+        "{shown}"
+    );
     assert!(image.ok(["info", "v.img"]).contains("MMP           on, not in use"));
 
     image.ok(["mmp", "off", "v.img"]);
@@ -95,7 +98,10 @@ fn a_claim_of_e2fsck_is_refused_until_it_is_cleared() {
     protect(&image);
     succeed(tool("debugfs").args(["-w", "-R", "set_mmp_value seq 0xe24d4d50"]).arg(&image.path));
     let out = image.lanefs(["mkdir", "v.img:/d"]).output().unwrap();
-    assert!(said(&out).contains("e2fsck uses the volume") && said(&out).contains("lanefs mmp clear"), "{out:?}");
+    assert!(
+        said(&out).contains("e2fsck uses the volume") && said(&out).contains("lanefs mmp clear"),
+        "{out:?}"
+    );
     // A reader goes on.
     image.ok(["ls", "v.img:/"]);
     let out = image.lanefs(["mmp", "clear", "v.img"]).output().unwrap();

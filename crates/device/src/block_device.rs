@@ -34,6 +34,9 @@ impl WriteOp<'_> {
     }
 }
 
+/// Says of bytes of a device why nothing may be written to it any more.
+pub type RepeatCheck = dyn Fn(&[u8]) -> std::result::Result<(), String> + Send + Sync;
+
 /// Bytes of a device that tell whether this host may still write to it: see
 /// [`BlockDevice::guard_repeats`].
 #[derive(Clone)]
@@ -42,8 +45,8 @@ pub struct RepeatGuard {
     pub offset: u64,
     /// Number of bytes.
     pub len: usize,
-    /// Called with the bytes as they are now. Returns why nothing may be written any more.
-    pub check: Arc<dyn Fn(&[u8]) -> std::result::Result<(), String> + Send + Sync>,
+    /// Called with the bytes as they are now.
+    pub check: Arc<RepeatCheck>,
 }
 
 impl Debug for RepeatGuard {

@@ -95,14 +95,14 @@ pub use api::{
     FreeRuns, Io, Mapped, Metadata, Node, Observer, Resize, Upkeep, Volume, VolumeInfo,
 };
 pub use error::{
-    Corrupt, DirError, Error, IndirectError, MmpError, MmpHolder, OperationError, ResizeError, Result, VerityError, XattrError,
-    Zone,
+    Corrupt, DirError, Error, IndirectError, MmpError, MmpHolder, OperationError, ResizeError, Result,
+    VerityError, XattrError, Zone,
 };
+pub use fs::MmpWait;
 pub use fs::data::{FallocMode, FiemapExtent, Verity};
 pub use fs::namei::{Atime, Modifier, NewAttr, NewKind, RenameFlags, SetAttr, SetTime};
 pub use fs::stats::{CacheUse, Counts, Stats, Times};
 pub use fs::{IVersion, Locking, OpenOptions, Overwrite, Recovery, StatFs, WritebackMode};
-pub use fs::MmpWait;
 #[doc(hidden)]
 pub use fs::{MmpClock, WORDS_OF_DEFAULTS, WORDS_OF_HINTS, mount_words};
 pub use lanefs_device as device;

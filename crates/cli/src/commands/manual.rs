@@ -149,7 +149,11 @@ const COMMANDS: &[(&str, &[Example], &[&str])] = &[
         &[("lanefs mmp on --interval 2 disk.img", "Has every opener claim the volume, and renew it often.")],
         &["lanefs-mmp(1)", "lanefs-mkfs(1)", "tune2fs(8)"],
     ),
-    ("mmp off", &[("lanefs mmp off disk.img", "Takes the protection away.")], &["lanefs-mmp(1)", "tune2fs(8)"]),
+    (
+        "mmp off",
+        &[("lanefs mmp off disk.img", "Takes the protection away.")],
+        &["lanefs-mmp(1)", "tune2fs(8)"],
+    ),
     (
         "mmp clear",
         &[("lanefs mmp clear disk.img", "Lets the next opener in at once, after a host has died.")],

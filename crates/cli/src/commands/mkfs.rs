@@ -347,8 +347,13 @@ mod tests {
         assert!(uuid("no").is_err());
         let e = MkfsExtended::parse("lazy_itable_init=0,root_owner=7:8,nodiscard").expect("options");
         assert_eq!((e.root_owner, e.keep), (Some((7, 8)), true));
-        assert_eq!(MkfsExtended::parse("mmp_update_interval=9").expect("options").mmp_update_interval, Some(9));
-        assert!(MkfsExtended::parse("stride=4").is_err() && MkfsExtended::parse("mmp_update_interval=0").is_err());
+        assert_eq!(
+            MkfsExtended::parse("mmp_update_interval=9").expect("options").mmp_update_interval,
+            Some(9)
+        );
+        assert!(
+            MkfsExtended::parse("stride=4").is_err() && MkfsExtended::parse("mmp_update_interval=0").is_err()
+        );
         assert_eq!(small::<u16>("65536"), Err("'65536' is too large".into()));
     }
 }

@@ -144,8 +144,7 @@ impl FileOptions {
         let wants_cache = self.cached == Cached::SmallReads && align > 1;
         let for_small_reads = if wants_cache { reopen(&file).ok() } else { None };
         let shared_align = direct_alignment(&file, kind);
-        let shared =
-            if align == 1 { SharedFile::open(&file, shared_align, self.read_only) } else { None };
+        let shared = if align == 1 { SharedFile::open(&file, shared_align, self.read_only) } else { None };
         let rings = Rings::default();
         let probed = match (self.io_uring, self.confined) {
             (IoUring::Off, _) | (IoUring::Auto, false) => Ok(()),

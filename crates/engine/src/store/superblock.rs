@@ -73,7 +73,8 @@ impl Store {
         change: impl Fn(&mut Superblock) + Copy,
     ) -> Result<()> {
         let layout = self.layout();
-        let groups: Vec<u32> = (from..layout.group_count()).filter(|group| layout.has_super(*group)).collect();
+        let groups: Vec<u32> =
+            (from..layout.group_count()).filter(|group| layout.has_super(*group)).collect();
         for groups in groups.chunks(COPIES) {
             self.transact(credits::SUPER * COPIES as u32, |txn| {
                 groups.iter().try_for_each(|group| match group {

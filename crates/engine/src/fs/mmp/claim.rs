@@ -48,7 +48,8 @@ impl HostClaim {
         .run()?;
         let times = (clock, Times::new(interval));
         let holder = Arc::new(Holder::new(block, times, (mmp, looked), !options.threads, fixed_time));
-        let claim = Self { holder, updater: Updater::default(), before, is_reproducible: fixed_time.is_some() };
+        let claim =
+            Self { holder, updater: Updater::default(), before, is_reproducible: fixed_time.is_some() };
         if options.threads {
             claim.updater.start(&claim.holder)?;
         }

@@ -1,5 +1,6 @@
 //! The clock that a claim is measured by, and the waits of an open.
 
+use lanefs_format::EXT4_MMP_SEQ_MAX;
 use lanefs_sync::{thread, time};
 use std::fmt::{self, Debug};
 use std::sync::Arc;
@@ -12,6 +13,17 @@ pub trait MmpClock: Send + Sync + Debug {
 
     /// Waits.
     fn sleep(&self, time: Duration);
+
+    /// Returns a number for the first sequence of a claim: random, for two hosts must not choose
+    /// the same.
+    fn random(&self) -> u32 {
+        random()
+    }
+}
+
+fn random() -> u32 {
+    let bytes = uuid::Uuid::new_v4().into_bytes();
+    u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]])
 }
 
 /// The clock of this host: CLOCK_BOOTTIME, which goes on while the host is suspended; or that of a
@@ -36,6 +48,11 @@ impl HostClock {
             None => thread::sleep(time),
             Some(clock) => clock.sleep(time),
         }
+    }
+
+    /// Returns the first sequence of a claim: in the lower half, so that it never comes to the end.
+    pub(super) fn first_sequence(&self) -> u32 {
+        1 + self.0.as_ref().map_or_else(random, |clock| clock.random()) % (EXT4_MMP_SEQ_MAX / 2)
     }
 }
 

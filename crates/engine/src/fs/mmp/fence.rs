@@ -1,9 +1,7 @@
 //! A device that is written to only while the volume on it is this host's.
 
 use super::Holder;
-use lanefs_device::{
-    BlockDevice, Cached, DeviceError, Op, ReadOp, RepeatGuard, Result, WriteOp,
-};
+use lanefs_device::{BlockDevice, Cached, DeviceError, Op, ReadOp, RepeatGuard, Result, WriteOp};
 use std::io;
 use std::sync::Arc;
 
@@ -23,7 +21,9 @@ impl FencedDevice {
 
     /// Checks that the volume is still this host's.
     fn check(&self, op: Op, offset: u64, len: u64) -> Result<()> {
-        self.holder.check().map_err(|why| DeviceError::new(op, offset, len, io::Error::other(why.to_string())))
+        self.holder
+            .check()
+            .map_err(|why| DeviceError::new(op, offset, len, io::Error::other(why.to_string())))
     }
 }
 

@@ -15,7 +15,7 @@ use super::holder::now_in_seconds;
 use super::{HostClock, MmpBlock, Waiting};
 use crate::error::{MmpError, MmpHolder, Result};
 use lanefs_device::AlignedBuf;
-use lanefs_format::mmp::{EXT4_MMP_SEQ_MAX, check_interval, takeover_wait};
+use lanefs_format::mmp::{check_interval, takeover_wait};
 use lanefs_format::{Mmp, MmpState};
 use std::time::Duration;
 
@@ -143,7 +143,7 @@ impl Taking<'_> {
     /// Writes a sequence of this host, durably.
     fn write_own(&self) -> Result<Mmp> {
         let mmp = Mmp {
-            seq: random_sequence(),
+            seq: self.clock.first_sequence(),
             time: self.fixed_time.unwrap_or_else(now_in_seconds),
             nodename: self.nodename.clone(),
             bdevname: self.bdevname.clone(),
@@ -166,10 +166,4 @@ impl Taking<'_> {
             told(&MmpWait { holder, longest });
         }
     }
-}
-
-/// Returns where a claim begins to count: in the lower half, so that it never comes to the end.
-fn random_sequence() -> u32 {
-    let bytes = uuid::Uuid::new_v4().into_bytes();
-    1 + u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]) % (EXT4_MMP_SEQ_MAX / 2)
 }
