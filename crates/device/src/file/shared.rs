@@ -37,7 +37,8 @@ impl FileDevice {
     pub(super) fn read_past_cache(&self, buf: &mut [u8], offset: u64) -> Option<io::Result<()>> {
         let shared = self.shared.as_ref().filter(|shared| shared.fits(offset, buf.len()))?;
         let mut own = AlignedBuf::zeroed(buf.len());
-        Some(shared.file.read_exact_at(&mut own, offset).map(|()| buf.copy_from_slice(&own)))
+        let read = if_possible(shared.file.read_exact_at(&mut own, offset))?;
+        Some(read.map(|()| buf.copy_from_slice(&own)))
     }
 
     /// Writes past the page cache. `None` where that cannot be done for this range.
@@ -45,6 +46,11 @@ impl FileDevice {
         let shared = self.shared.as_ref().filter(|shared| shared.fits(offset, data.len()))?;
         let mut own = AlignedBuf::zeroed(data.len());
         own.copy_from_slice(data);
-        Some(shared.file.write_all_at(&own, offset))
+        if_possible(shared.file.write_all_at(&own, offset))
     }
+}
+
+/// Returns `None` for what a file system refuses that has opened the file for direct I/O.
+fn if_possible(done: io::Result<()>) -> Option<io::Result<()>> {
+    (done.as_ref().err().and_then(io::Error::raw_os_error) != Some(libc::EINVAL)).then_some(done)
 }

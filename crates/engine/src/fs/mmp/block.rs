@@ -62,11 +62,20 @@ impl MmpBlock {
     /// # Errors
     /// The device's; those of [`Mmp::parse`].
     pub(crate) fn read(&self, clock: &HostClock) -> Result<Mmp> {
+        Ok(self.read_both(clock)?.0)
+    }
+
+    /// Reads as [`read`](Self::read) does. Returns the bytes too.
+    ///
+    /// # Errors
+    /// The device's; those of [`Mmp::parse`].
+    pub(super) fn read_both(&self, clock: &HostClock) -> Result<(Mmp, AlignedBuf)> {
         let mut tries = 1;
         loop {
-            match self.parse(&self.read_bytes()?) {
+            let bytes = self.read_bytes()?;
+            match self.parse(&bytes) {
                 Err(_) if tries < TRIES => clock.sleep(BETWEEN_TRIES),
-                read => return Ok(read?),
+                read => return Ok((read?, bytes)),
             }
             tries += 1;
         }

@@ -19,9 +19,9 @@ use lanefs_format::mmp::{check_interval, takeover_wait};
 use lanefs_format::{Mmp, MmpState};
 use std::time::Duration;
 
-/// The longest time from the read of a clean block to the write of the own sequence.
-const WINDOW: Duration = Duration::from_millis(500);
-/// The wait behind such a write.
+/// The longest time from the read of a clean block until the own sequence is durable.
+const WINDOW: Duration = Duration::from_millis(900);
+/// The wait behind such a write: longer than the window of any other host.
 const CLEAN_WAIT: Duration = Duration::from_secs(1);
 /// The longest time between two looks while an open waits.
 pub(super) const STEP: Duration = Duration::from_secs(1);
@@ -71,8 +71,7 @@ impl Taking<'_> {
         for _ in 0..ROUNDS {
             let superblock = self.superblock()?;
             let began = self.clock.now();
-            let before = self.block.read_bytes()?;
-            let seen = self.block.read(self.clock)?;
+            let (seen, before) = self.block.read_both(self.clock)?;
             let holder = MmpHolder::new(&seen);
             match seen.state() {
                 MmpState::Fsck => return Err(MmpError::Fsck(holder).into()),

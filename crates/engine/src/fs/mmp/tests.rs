@@ -253,15 +253,15 @@ fn of_two_that_claim_at_once_the_later_write_decides() {
     for rival_is_late in [false, true] {
         let shared = Shared::new();
         let clock = Arc::new(Clock::default());
-        let (put, mut rival) = (shared.writer(), Some(9));
+        let (put, mut rival) = (shared.writer(), Some(if rival_is_late { 2 } else { 1 }));
         let block = shared.block.offset();
         let hooked = Arc::new(Hooked {
             below: shared.device.clone(),
             hook: Mutex::new(Box::new(move |op, offset| {
                 let is_moment = offset == block && op == if rival_is_late { Op::Read } else { Op::Write };
-                // Of the reads the third is the first behind the own write.
+                // Of the reads the second is the first behind the own write.
                 if is_moment && let Some(count) = rival.as_mut() {
-                    *count -= if rival_is_late { 3 } else { 9 };
+                    *count -= 1;
                     if *count == 0 {
                         rival = None;
                         put(9);
@@ -302,12 +302,12 @@ fn a_claim_that_comes_late_waits_longer() {
     let mut is_first = true;
     let hook = move |op, offset| {
         if op == Op::Write && offset == block && std::mem::take(&mut is_first) {
-            slow.pass(Duration::from_millis(600));
+            slow.pass(Duration::from_millis(1000));
         }
     };
     let hooked = Hooked { below: shared.device.clone(), hook: Mutex::new(Box::new(hook)) };
     shared.open_on(Arc::new(hooked), &clock).unwrap();
-    assert_eq!(clock.seconds(), 11);
+    assert_eq!(clock.seconds(), 12);
 }
 
 #[test]
