@@ -28,6 +28,7 @@ mod specimen;
 mod tools;
 mod tree;
 mod victims;
+mod virtual_clock;
 mod volume_tree;
 mod watchdog;
 
@@ -57,5 +58,6 @@ pub use tools::{
 };
 pub use tree::{Kind, TreeEntry, assert_same_tree, tree_diff, tree_listing};
 pub use victims::{OLD, damage_and_use, large_victim, patterned, small_victim, with_mmp};
+pub use virtual_clock::VirtualClock;
 pub use volume_tree::{volume_digest, volume_lines};
 pub use watchdog::{Watchdog, patiently};

@@ -65,6 +65,9 @@ fn parse(words: &str) -> Result<Options> {
             Some(("journal_size", n)) => options.journal_size = Some(n.parse().map_err(|_| wrong())?),
             Some(("reserved_percent", n)) => options.reserved_percent = Some(n.parse().map_err(|_| wrong())?),
             Some(("root_owner", ids)) => options.root_owner = parse_owner(ids).ok_or_else(wrong)?,
+            Some(("mmp_update_interval", n)) => {
+                options.mmp_update_interval = Some(n.parse().map_err(|_| wrong())?);
+            }
             Some(("time", n)) => options.time = Some(n.parse().map_err(|_| wrong())?),
             Some(("features", list)) => {
                 options.features = list
@@ -95,7 +98,7 @@ mod tests {
     fn options_are_words() {
         let options = parse(
             "type=ext3,block_size=1024,inode_size=128,inode_ratio=8192,inodes=77,label=a b,\
-             uuid=00010203-0405-0607-0809-0a0b0c0d0e0f,journal_size=4,reserved_percent=1.5,root_owner=7:8,time=9,nodiscard,",
+             uuid=00010203-0405-0607-0809-0a0b0c0d0e0f,journal_size=4,reserved_percent=1.5,root_owner=7:8,time=9,mmp_update_interval=3,nodiscard,",
         );
         let wanted = Options {
             fs_type: FsType::Ext3,
@@ -109,6 +112,7 @@ mod tests {
             reserved_percent: Some(1.5),
             root_owner: (7, 8),
             time: Some(9),
+            mmp_update_interval: Some(3),
             keep: true,
             ..Options::default()
         };

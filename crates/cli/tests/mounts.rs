@@ -11,6 +11,7 @@ mod growth;
 mod helpers;
 mod json;
 mod limits;
+mod mmp;
 mod mount;
 mod remote_mount;
 mod sandbox;

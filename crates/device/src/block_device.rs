@@ -1,7 +1,7 @@
 //! The trait that every medium implements.
 
 use crate::{Cached, DeviceError, Mapped, Op, Result};
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::sync::Arc;
 
 /// One read of a batch.
@@ -31,6 +31,30 @@ impl WriteOp<'_> {
     /// Returns whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+/// Says of bytes of a device why nothing may be written to it any more.
+pub type RepeatCheck = dyn Fn(&[u8]) -> std::result::Result<(), String> + Send + Sync;
+
+/// Bytes of a device that tell whether this host may still write to it: see
+/// [`BlockDevice::guard_repeats`].
+#[derive(Clone)]
+pub struct RepeatGuard {
+    /// First byte on the device.
+    pub offset: u64,
+    /// Number of bytes.
+    pub len: usize,
+    /// Called with the bytes as they are now.
+    pub check: Arc<RepeatCheck>,
+}
+
+impl Debug for RepeatGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RepeatGuard")
+            .field("offset", &self.offset)
+            .field("len", &self.len)
+            .finish_non_exhaustive()
     }
 }
 
@@ -128,6 +152,11 @@ pub trait BlockDevice: Send + Sync + Debug {
         None
     }
 
+    /// Returns the name by which the medium was opened, a path or a URL, if it was by one.
+    fn name(&self) -> Option<String> {
+        None
+    }
+
     /// Returns which I/O goes through the page cache of the system, `None` for a medium that the
     /// system has no page cache for.
     fn cached(&self) -> Option<Cached> {
@@ -217,6 +246,31 @@ pub trait BlockDevice: Send + Sync + Debug {
         Ok(())
     }
 
+    /// Fills `buf` from `offset` with what the medium has now, past every cache of this host:
+    /// another host may have written it. Slower than [`read_at`](Self::read_at).
+    ///
+    /// # Errors
+    /// The errors of [`read_at`](Self::read_at).
+    fn read_shared(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.read_batch_direct(&mut [ReadOp { offset, buf }])
+    }
+
+    /// Writes `data` at `offset` past every cache of this host, so that another host sees it.
+    /// Volatile until [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// The errors of [`write_at`](Self::write_at).
+    fn write_shared(&self, data: &[u8], offset: u64) -> Result<()> {
+        self.write_at(data, offset)
+    }
+
+    /// Has `guard` asked whenever a connection to the medium was lost, before anything is written
+    /// on the next one. If it refuses, the device fails for good. Replaces an earlier guard. A
+    /// medium without connections ignores it.
+    fn guard_repeats(&self, guard: RepeatGuard) {
+        let _ = guard;
+    }
+
     /// Makes every write durable that has returned before this call.
     ///
     /// # Errors
@@ -277,6 +331,10 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
         (**self).owner()
     }
 
+    fn name(&self) -> Option<String> {
+        (**self).name()
+    }
+
     fn cached(&self) -> Option<Cached> {
         (**self).cached()
     }
@@ -303,6 +361,18 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
 
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {
         (**self).write_batch(ops)
+    }
+
+    fn read_shared(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        (**self).read_shared(buf, offset)
+    }
+
+    fn write_shared(&self, data: &[u8], offset: u64) -> Result<()> {
+        (**self).write_shared(data, offset)
+    }
+
+    fn guard_repeats(&self, guard: RepeatGuard) {
+        (**self).guard_repeats(guard);
     }
 
     fn flush(&self) -> Result<()> {

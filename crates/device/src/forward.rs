@@ -4,8 +4,8 @@
 ///
 /// A device over another one writes only the methods in which it differs. A method that is not
 /// named has its default, as in every implementation: `measure`, `alignment`, `sector_size`,
-/// `atomic_write`, `owner`, `cached` and `mapped` say something of the device below only if they
-/// are named.
+/// `atomic_write`, `owner`, `name`, `cached` and `mapped` say something of the device below only if
+/// they are named.
 ///
 /// # Examples
 /// A device that counts its flushes:
@@ -72,6 +72,11 @@ macro_rules! forward_to {
             self.$field.owner()
         }
     };
+    (@ $field:tt name) => {
+        fn name(&self) -> Option<String> {
+            self.$field.name()
+        }
+    };
     (@ $field:tt cached) => {
         fn cached(&self) -> Option<$crate::Cached> {
             self.$field.cached()
@@ -105,6 +110,21 @@ macro_rules! forward_to {
     (@ $field:tt write_batch) => {
         fn write_batch(&self, ops: &[$crate::WriteOp<'_>]) -> $crate::Result<()> {
             self.$field.write_batch(ops)
+        }
+    };
+    (@ $field:tt read_shared) => {
+        fn read_shared(&self, buf: &mut [u8], offset: u64) -> $crate::Result<()> {
+            self.$field.read_shared(buf, offset)
+        }
+    };
+    (@ $field:tt write_shared) => {
+        fn write_shared(&self, data: &[u8], offset: u64) -> $crate::Result<()> {
+            self.$field.write_shared(data, offset)
+        }
+    };
+    (@ $field:tt guard_repeats) => {
+        fn guard_repeats(&self, guard: $crate::RepeatGuard) {
+            self.$field.guard_repeats(guard);
         }
     };
     (@ $field:tt flush) => {

@@ -49,7 +49,7 @@ mod unmapped;
 mod url;
 mod window;
 
-pub use block_device::{BlockDevice, ReadOp, WriteOp, check_range};
+pub use block_device::{BlockDevice, ReadOp, RepeatCheck, RepeatGuard, WriteOp, check_range};
 pub use buf::AlignedBuf;
 pub use error::{DeviceError, Op, Result};
 #[doc(hidden)]

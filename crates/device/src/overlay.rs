@@ -90,6 +90,20 @@ impl Overlay {
         self.pages.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Puts what was written over what was read below.
+    fn cover(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let pages = self.read();
+        if pages.is_empty() {
+            return Ok(());
+        }
+        Self::pieces(offset, buf.len(), |page, within, range| {
+            if let Some(page) = pages.get(&page) {
+                page.copy_out(within, &mut buf[range]);
+            }
+            Ok(())
+        })
+    }
+
     /// Calls `f` for each piece of `[offset, offset + len)` within a page: page, byte in it, and
     /// the piece's place in the range.
     fn pieces(
@@ -118,16 +132,12 @@ impl BlockDevice for Overlay {
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         self.below.read_at(buf, offset)?;
-        let pages = self.read();
-        if pages.is_empty() {
-            return Ok(());
-        }
-        Self::pieces(offset, buf.len(), |page, within, range| {
-            if let Some(page) = pages.get(&page) {
-                page.copy_out(within, &mut buf[range]);
-            }
-            Ok(())
-        })
+        self.cover(buf, offset)
+    }
+
+    fn read_shared(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.below.read_shared(buf, offset)?;
+        self.cover(buf, offset)
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {

@@ -149,6 +149,10 @@ impl BlockDevice for FileDevice {
         self.read_only
     }
 
+    fn name(&self) -> Option<String> {
+        Some(self.path.to_string_lossy().into_owned())
+    }
+
     fn cached(&self) -> Option<Cached> {
         Some(Cached::All)
     }

@@ -1,7 +1,7 @@
 //! A range of a device as a device of its own: a partition, or bytes that a caller names.
 
 use crate::block_device::check_range;
-use crate::{BlockDevice, DeviceError, Op, ReadOp, Result, WriteOp};
+use crate::{BlockDevice, DeviceError, Op, ReadOp, RepeatGuard, Result, WriteOp};
 use std::ops::Range;
 
 /// A range of another device, as a device.
@@ -70,7 +70,7 @@ impl<D: BlockDevice> Window<D> {
 }
 
 impl<D: BlockDevice> BlockDevice for Window<D> {
-    crate::forward_to!(below: read_only alignment sector_size owner cached flush);
+    crate::forward_to!(below: read_only alignment sector_size owner name cached flush);
 
     fn size(&self) -> u64 {
         self.size
@@ -110,6 +110,20 @@ impl<D: BlockDevice> BlockDevice for Window<D> {
         let moved = ops.iter().map(|op| Ok(WriteOp { offset: place(op)?, data: op.data }));
         let moved = moved.collect::<Result<Vec<_>>>()?;
         self.told(self.below.write_batch(&moved))
+    }
+
+    fn read_shared(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let at = self.place(Op::Read, offset, buf.len() as u64)?;
+        self.told(self.below.read_shared(buf, at))
+    }
+
+    fn write_shared(&self, data: &[u8], offset: u64) -> Result<()> {
+        let at = self.place(Op::Write, offset, data.len() as u64)?;
+        self.told(self.below.write_shared(data, at))
+    }
+
+    fn guard_repeats(&self, guard: RepeatGuard) {
+        self.below.guard_repeats(RepeatGuard { offset: self.start.saturating_add(guard.offset), ..guard });
     }
 
     fn start_writeback(&self, offset: u64, len: u64) {

@@ -187,7 +187,7 @@ impl Filling<'_> {
         let report =
             mkfs::format(&Volatile::new(Arc::clone(&device)), &volume).map_err(|e| self.failed(e))?;
         let behind = Arc::new(WriteBehind::new(Arc::clone(&device)).map_err(|e| self.failed(e))?);
-        let opened = OpenOptions::new().write(true).threads(false).cache_bytes(CACHE);
+        let opened = OpenOptions::new().write(true).mmp(false).threads(false).cache_bytes(CACHE);
         let opened =
             opened.commit_interval(Duration::ZERO).clock(self.options.time).open_device(behind.clone());
         let filled = opened.map_err(|e| self.failed(e))?;

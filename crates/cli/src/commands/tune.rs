@@ -93,6 +93,7 @@ impl TuneExtended {
 
 fn feature(text: &str) -> Result<bool, String> {
     match text {
+        "mmp" | "^mmp" => Err("lanefs mmp on and lanefs mmp off switch multiple mount protection".into()),
         "metadata_csum_seed" => Ok(true),
         "^metadata_csum_seed" => Ok(false),
         _ => Err(format!(

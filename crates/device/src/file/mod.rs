@@ -23,6 +23,7 @@ mod owner;
 mod piece;
 #[cfg(target_pointer_width = "64")]
 mod ring;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod vectored;
@@ -43,6 +44,7 @@ use crate::{BlockDevice, Cached, DeviceError, IoUring, Op, ReadOp, Result, Write
 use flush::Flusher;
 use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom};
 use rustix::io::{Errno, retry_on_intr};
+use shared::SharedFile;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -94,6 +96,8 @@ pub struct FileDevice {
     align: usize,
     /// Where `file` goes past the page cache, the same for reads that do not.
     for_small_reads: Option<File>,
+    /// Where `file` goes through the page cache, the same for I/O that does not.
+    shared: Option<SharedFile>,
     /// Held by a write that reads a sector first, because it covers only a part of it.
     partial_sector: Mutex<()>,
     flusher: Flusher,
@@ -196,6 +200,10 @@ impl BlockDevice for FileDevice {
         Some(self.owner)
     }
 
+    fn name(&self) -> Option<String> {
+        Some(self.path.to_string_lossy().into_owned())
+    }
+
     fn cached(&self) -> Option<Cached> {
         Some(match (self.is_direct(), &self.for_small_reads) {
             (false, _) => Cached::All,
@@ -229,6 +237,24 @@ impl BlockDevice for FileDevice {
 
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {
         self.write_vectored(ops).map_err(|e| e.of(&self.path))
+    }
+
+    fn read_shared(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let len = buf.len() as u64;
+        check_range(Op::Read, self.size(), offset, len)?;
+        match self.read_past_cache(buf, offset) {
+            Some(done) => done.map_err(|e| DeviceError::new(Op::Read, offset, len, e).of(&self.path)),
+            None => self.read_batch_direct(&mut [ReadOp { offset, buf }]),
+        }
+    }
+
+    fn write_shared(&self, data: &[u8], offset: u64) -> Result<()> {
+        let len = data.len() as u64;
+        self.check_change(Op::Write, offset, len)?;
+        match self.write_past_cache(data, offset) {
+            Some(done) => done.map_err(|e| DeviceError::new(Op::Write, offset, len, e).of(&self.path)),
+            None => self.write_at(data, offset),
+        }
     }
 
     fn flush(&self) -> Result<()> {

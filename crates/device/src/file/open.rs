@@ -3,6 +3,7 @@
 
 use super::lock::{is_locked, lock, lock_holders, outlast};
 use super::ring::Rings;
+use super::shared::SharedFile;
 use super::{FileDevice, Kind};
 use crate::open_here::OpenHere;
 use crate::{AlignedBuf, BlockDevice, Cached, DeviceError, FileOptions, IoUring, Op, Result};
@@ -142,6 +143,8 @@ impl FileOptions {
         };
         let wants_cache = self.cached == Cached::SmallReads && align > 1;
         let for_small_reads = if wants_cache { reopen(&file).ok() } else { None };
+        let shared_align = direct_alignment(&file, kind);
+        let shared = if align == 1 { SharedFile::open(&file, shared_align, self.read_only) } else { None };
         let rings = Rings::default();
         let probed = match (self.io_uring, self.confined) {
             (IoUring::Off, _) | (IoUring::Auto, false) => Ok(()),
@@ -166,6 +169,7 @@ impl FileOptions {
             locks_bytes: self.read_only || self.window.is_some(),
             align,
             for_small_reads,
+            shared,
             partial_sector: Default::default(),
             flusher: Default::default(),
             io_uring: self.io_uring,

@@ -1,15 +1,17 @@
 //! Requests to an export that survive the loss of its connections.
 //!
 //! A thread whose request meets a lost connection makes a new one, or waits for the thread that
-//! does. Before any other request is sent, what was written since the last flush is written again.
-//! Then each thread sends again what was not answered.
+//! does. Before any other request is sent, the device's guard is asked whether this host may still
+//! write ([`RepeatGuard`]), and what was written since the last flush is written again. Then each
+//! thread sends again what was not answered.
 //!
 //! The device fails for good, with the first reason, when
 //! - no connection comes about in the time that `reconnect=` gives, or one request is lost with its
 //!   connection again and again for as long;
 //! - the server breaks the protocol;
 //! - the export is another than before: smaller, or without what was relied on;
-//! - what was acknowledged cannot be written again.
+//! - what was acknowledged cannot be written again;
+//! - its guard refuses.
 
 use super::error::NbdError;
 use super::handshake::Agreed;
@@ -18,6 +20,7 @@ use super::request::{Command, FUA, Request};
 use super::session::{Connector, Session};
 use super::unflushed::{Kept, Next, Unflushed};
 use super::wire::ExportFlags;
+use crate::RepeatGuard;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -46,6 +49,8 @@ pub(crate) struct Client {
     unflushed: Unflushed,
     /// Flags of every write: FUA where the server has no flush.
     write_flags: u16,
+    /// Asked on each new connection before anything is written.
+    guard: Mutex<Option<RepeatGuard>>,
     /// A flush has failed: what was written since the one before may be lost.
     flush_failed: AtomicBool,
 }
@@ -68,8 +73,8 @@ impl Client {
         let state = State { session: Arc::new(session), reconnecting: false, failed: None };
         let unflushed = Unflushed::new(connector.url.unflushed);
         let (state, changed) = (Mutex::new(state), Condvar::new());
-        let flush_failed = AtomicBool::new(false);
-        Ok(Self { connector, agreed, state, changed, unflushed, write_flags, flush_failed })
+        let (guard, flush_failed) = (Mutex::default(), AtomicBool::new(false));
+        Ok(Self { connector, agreed, state, changed, unflushed, write_flags, guard, flush_failed })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -177,6 +182,7 @@ impl Client {
         let timeout = url.timeout.min(rest).max(Duration::from_millis(100));
         let (session, agreed) = self.connector.open(generation, timeout)?;
         self.connector.check_same(&self.agreed, &agreed)?;
+        self.ask_guard(&session)?;
         let writes = self.unflushed.to_repeat();
         let mut jobs: Vec<Job<'_>> = writes.iter().map(|write| job_of(write, self.write_flags)).collect();
         session.run(&mut jobs)?;
@@ -187,6 +193,29 @@ impl Client {
                 Err(NbdError::Replay { offset, len: len.into(), why: Box::new(why) })
             }
         }
+    }
+
+    /// Sets what is asked on each new connection before anything is written.
+    pub(crate) fn set_guard(&self, guard: RepeatGuard) {
+        *self.guard.lock().unwrap_or_else(PoisonError::into_inner) = Some(guard);
+    }
+
+    /// Asks the guard, on a connection on which nothing was written yet.
+    fn ask_guard(&self, session: &Session) -> Result<(), NbdError> {
+        let guard = self.guard.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(RepeatGuard { offset, len, check }) = guard else { return Ok(()) };
+        let block = u64::from(self.agreed.min_block);
+        let start = offset / block * block;
+        let end = (offset + len as u64).next_multiple_of(block);
+        let mut bytes = vec![0; (end - start) as usize];
+        let request = Request { command: Command::Read, flags: 0, offset: start, len: bytes.len() as u32 };
+        let mut jobs = [Job::new(request, Data::In(&mut bytes))];
+        session.run(&mut jobs)?;
+        if let Some(why) = jobs[0].failed.take() {
+            return Err(NbdError::Fenced { why: why.to_string() });
+        }
+        let skip = (offset - start) as usize;
+        check(&bytes[skip..skip + len]).map_err(|why| NbdError::Fenced { why })
     }
 
     /// Runs writes, which are kept until they are flushed. With FUA they are durable then.

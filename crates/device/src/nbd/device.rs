@@ -19,7 +19,7 @@ use super::url::{NbdUrl, without_password};
 use super::wire::ExportFlags;
 use super::{NbdExport, NbdFailure};
 use crate::block_device::{check_range, zero_by_writing};
-use crate::{BlockDevice, DeviceError, FileOptions, Op, ReadOp, Result, WriteOp};
+use crate::{BlockDevice, DeviceError, FileOptions, Op, ReadOp, RepeatGuard, Result, WriteOp};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -284,6 +284,10 @@ impl BlockDevice for NbdDevice {
         Some(UNKNOWN_OWNER)
     }
 
+    fn name(&self) -> Option<String> {
+        Some(self.name.clone())
+    }
+
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         self.read_batch(&mut [ReadOp { offset, buf }])
     }
@@ -316,6 +320,10 @@ impl BlockDevice for NbdDevice {
             }
         }
         if writes.is_empty() { Ok(()) } else { self.write_all(writes) }
+    }
+
+    fn guard_repeats(&self, guard: RepeatGuard) {
+        self.client.set_guard(guard);
     }
 
     fn flush(&self) -> Result<()> {

@@ -96,6 +96,8 @@ pub enum NbdError {
     Failed { command: &'static str, errno: u32, text: String },
     /// What was acknowledged before the connection was lost could not be written again.
     Replay { offset: u64, len: u64, why: Box<NbdError> },
+    /// This host may not write to the medium any more.
+    Fenced { why: String },
     /// A flush failed before: what was written since may be lost.
     FlushFailed,
     /// Another device of this host has the export open.
@@ -203,6 +205,7 @@ impl NbdError {
                 "{len} bytes at byte {offset}, written before the connection was lost, could not be written \
                  again: {why}"
             ),
+            Self::Fenced { why } => write!(f, "{why}; nothing is written on the new connection"),
             Self::FlushFailed => write!(f, "an earlier flush has failed"),
             _ => Ok(()),
         }

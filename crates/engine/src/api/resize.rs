@@ -2,7 +2,9 @@
 
 use super::Volume;
 use crate::error::Result;
+use crate::fs::mmp::HostClaim;
 use crate::fs::{Fs, OpenOptions};
+use crate::store::read_super;
 use crate::store::resize::{Resizing, fit};
 use lanefs_device::BlockDevice;
 use lanefs_format::Superblock;
@@ -34,6 +36,16 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Resize {
     volume: Resizing,
+    claim: Option<HostClaim>,
+}
+
+impl Drop for Resize {
+    fn drop(&mut self) {
+        if let Some(claim) = &self.claim {
+            // A block that is not marked clean makes the next open wait.
+            let _ = claim.release();
+        }
+    }
 }
 
 impl Resize {
@@ -43,9 +55,14 @@ impl Resize {
     /// The errors of [`OpenOptions::open_device`] for writing;
     /// [`ResizeError::Unsound`](crate::ResizeError::Unsound).
     pub fn open(device: Arc<dyn BlockDevice>, options: OpenOptions) -> Result<Self> {
-        let clock = options.clock;
-        Fs::open(Arc::clone(&device), options.write(true).threads(false))?.close()?;
-        Ok(Self { volume: Resizing::new(device, clock)? })
+        let (clock, options) = (options.clock, options.write(true));
+        let sb = read_super(&*device)?;
+        let (device, claim) = match HostClaim::take(&device, &sb, &options)? {
+            Some((fenced, claim)) => (fenced, Some(claim)),
+            None => (device, None),
+        };
+        Fs::open_claimed(Arc::clone(&device), options.threads(false))?.close()?;
+        Ok(Self { volume: Resizing::new(device, clock)?, claim })
     }
 
     /// Returns the superblock, up to date.

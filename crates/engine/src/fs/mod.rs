@@ -10,6 +10,7 @@ mod dirty_times;
 pub(crate) mod file;
 mod flusher;
 pub(crate) mod inode;
+pub(crate) mod mmp;
 mod modes;
 mod mount_options;
 pub(crate) mod namei;
@@ -20,6 +21,7 @@ mod statfs;
 pub(crate) mod stats;
 mod writers;
 
+pub use mmp::{MmpClock, MmpWait};
 pub use modes::{IVersion, Locking, Overwrite, WritebackMode};
 pub use mount_options::{WORDS_OF_DEFAULTS, WORDS_OF_HINTS, mount_words};
 pub use options::OpenOptions;
@@ -36,6 +38,7 @@ use lanefs_format::State;
 use lanefs_journal::Ticket;
 use lanefs_sync::Mutex;
 use lanefs_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use mmp::HostClaim;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,6 +79,8 @@ pub(crate) struct Fs {
     unflushed: AtomicU64,
     /// The opener and all uses of inodes: the last release closes the volume.
     users: AtomicUsize,
+    /// The claim of a volume with multiple mount protection.
+    claim: Option<HostClaim>,
 }
 
 /// An open volume has the structures of its store.
@@ -91,7 +96,15 @@ impl Fs {
     /// Checks that the volume may be changed. From the begin of a close on it may not, although the
     /// close itself still changes its store.
     pub(crate) fn check_writable(&self) -> Result<()> {
-        if self.writers.are_refused() { Err(Error::Closed) } else { self.store.check_writable() }
+        if self.writers.are_refused() {
+            return Err(Error::Closed);
+        }
+        if let Some(why) = self.claim.as_ref().and_then(HostClaim::lost) {
+            // Nothing of it would reach the device.
+            self.journal.abort(&why.to_string());
+            return Err(why.clone().into());
+        }
+        self.store.check_writable()
     }
 
     /// Lets the caller, which has locked the bytes of a file, begin a change of its content.

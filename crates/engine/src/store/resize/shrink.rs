@@ -198,10 +198,18 @@ impl Resizing {
     fn check_empty_behind(&self, end: u64) -> Result<()> {
         match self.last_stray(end, &[])? {
             Some(block) => {
-                let what = "a block that no file owns";
+                let what = self.stray(block);
                 Err(ResizeError::Immovable { blocks: end, what, block }.into())
             }
             None => Ok(()),
+        }
+    }
+
+    /// Returns what a block in use is that no file owns.
+    pub(super) fn stray(&self, block: u64) -> &'static str {
+        match self.superblock.mmp() {
+            Some((mmp, _)) if mmp == block => "the MMP block, which lanefs mmp off frees,",
+            _ => "a block that no file owns",
         }
     }
 

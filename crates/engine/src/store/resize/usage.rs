@@ -133,7 +133,7 @@ impl Usage {
         let found = [
             ("the orphan file", own.map(|run| run.start)),
             ("a block of the resize inode", self.top_of_reserve),
-            ("a block that no file owns", self.stray),
+            (self.stray.map_or("", |block| volume.stray(block)), self.stray),
         ];
         match found.into_iter().find_map(|(what, block)| Some((what, block.filter(|&at| at >= end)?))) {
             Some((what, block)) => Err(ResizeError::Immovable { blocks: end, what, block }.into()),

@@ -1,0 +1,168 @@
+//! Claims a volume at open.
+//!
+//! The protocol is ext4's, with one wait more. A host that finds a sequence of another host waits
+//! and looks whether it changes. If it does not, the host writes its own and waits again. A host
+//! that finds the volume clean writes its own too, and waits shortly: two hosts that read `clean`
+//! at the same moment both write, and the later write decides. For that the wait is longer than a
+//! host may take from its read to its write ([`WINDOW`]); a host that took longer waits as behind
+//! a dead holder.
+//!
+//! The kernel does not wait behind a clean block. If its whole claim falls into another host's
+//! window, the block does not show it before its next update. The superblock does: each mount
+//! writes it. So it has to be the same before and after the wait.
+
+use super::holder::now_in_seconds;
+use super::{HostClock, MmpBlock, Waiting};
+use crate::error::{MmpError, MmpHolder, Result};
+use lanefs_device::AlignedBuf;
+use lanefs_format::mmp::{check_interval, takeover_wait};
+use lanefs_format::{Mmp, MmpState};
+use std::time::Duration;
+
+/// The longest time from the read of a clean block until the own sequence is durable.
+const WINDOW: Duration = Duration::from_millis(900);
+/// The wait behind such a write: longer than the window of any other host.
+const CLEAN_WAIT: Duration = Duration::from_secs(1);
+/// The longest time between two looks while an open waits.
+pub(super) const STEP: Duration = Duration::from_secs(1);
+/// How often an open begins anew because a host has just closed the volume.
+const ROUNDS: u32 = 3;
+
+/// A wait of an open for a host that may use the volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MmpWait {
+    /// The host that has not closed the volume, if one is known.
+    pub holder: Option<MmpHolder>,
+    /// How long the open waits at most, before it fails or succeeds.
+    pub longest: Duration,
+}
+
+/// What a claim needs.
+#[derive(Debug)]
+pub(super) struct Taking<'a> {
+    pub(super) block: &'a MmpBlock,
+    pub(super) clock: &'a HostClock,
+    pub(super) waiting: &'a Waiting,
+    /// Seconds between two updates.
+    pub(super) interval: u16,
+    pub(super) nodename: Vec<u8>,
+    pub(super) bdevname: Vec<u8>,
+    /// The time of all updates, in place of the system's, in seconds since 1970.
+    pub(super) fixed_time: Option<u64>,
+}
+
+/// A volume that was taken.
+#[derive(Debug)]
+pub(super) struct Took {
+    /// The block as this host has written it.
+    pub(super) mmp: Mmp,
+    /// When the last look at it began, by the clock.
+    pub(super) looked: Duration,
+    /// The bytes of the block before.
+    pub(super) before: AlignedBuf,
+}
+
+impl Taking<'_> {
+    /// Takes the volume, or waits until it is known that another host has it.
+    ///
+    /// # Errors
+    /// [`MmpError`]; a damaged block; the device's.
+    pub(super) fn run(&self) -> Result<Took> {
+        for _ in 0..ROUNDS {
+            let superblock = self.superblock()?;
+            let began = self.clock.now();
+            let (seen, before) = self.block.read_both(self.clock)?;
+            let holder = MmpHolder::new(&seen);
+            match seen.state() {
+                MmpState::Fsck => return Err(MmpError::Fsck(holder).into()),
+                MmpState::Unknown => return Err(MmpError::UnknownSequence { seq: seen.seq, holder }.into()),
+                // A host has closed the volume between the two reads.
+                MmpState::Clean if *self.superblock()? != *superblock => {}
+                MmpState::Clean => return self.claim(began, &superblock, before),
+                MmpState::Held => {
+                    let wait = takeover_wait(self.interval, seen.check_interval);
+                    self.tell(Some(holder), wait * 2);
+                    match self.watch(&seen, wait)? {
+                        Err(now) if now.state() == MmpState::Clean => {}
+                        Err(now) => return Err(MmpError::InUse(MmpHolder::new(&now)).into()),
+                        Ok(_) => return self.claim_behind(wait, &superblock, before),
+                    }
+                }
+            }
+        }
+        Err(MmpError::Raced.into())
+    }
+
+    /// Claims a volume that was clean at `began`.
+    fn claim(&self, began: Duration, superblock: &[u8], before: AlignedBuf) -> Result<Took> {
+        let mmp = self.write_own()?;
+        let wait = match self.clock.now().saturating_sub(began) <= WINDOW {
+            true => CLEAN_WAIT,
+            false => {
+                let wait = takeover_wait(self.interval, mmp.check_interval);
+                self.tell(None, wait);
+                wait
+            }
+        };
+        self.defend(mmp, wait, superblock, before)
+    }
+
+    /// Claims a volume whose sequence has not changed for `wait`.
+    fn claim_behind(&self, wait: Duration, superblock: &[u8], before: AlignedBuf) -> Result<Took> {
+        let mmp = self.write_own()?;
+        self.defend(mmp, wait, superblock, before)
+    }
+
+    /// Waits whether the own sequence stays.
+    fn defend(&self, mmp: Mmp, wait: Duration, superblock: &[u8], before: AlignedBuf) -> Result<Took> {
+        match self.watch(&mmp, wait)? {
+            Err(now) => Err(MmpError::InUse(MmpHolder::new(&now)).into()),
+            Ok(_) if *self.superblock()? != *superblock => Err(MmpError::Raced.into()),
+            Ok(looked) => Ok(Took { mmp, looked, before }),
+        }
+    }
+
+    /// Looks at the block for `wait`, and once more at its end. Returns when the last look began,
+    /// or what the block is now in place of `expected`.
+    fn watch(&self, expected: &Mmp, wait: Duration) -> Result<std::result::Result<Duration, Mmp>> {
+        let end = self.clock.now() + wait;
+        loop {
+            self.clock.sleep(end.saturating_sub(self.clock.now()).min(STEP));
+            let looked = self.clock.now();
+            let now = self.block.read(self.clock)?;
+            if now != *expected {
+                return Ok(Err(now));
+            }
+            if looked >= end {
+                return Ok(Ok(looked));
+            }
+        }
+    }
+
+    /// Writes a sequence of this host, durably.
+    fn write_own(&self) -> Result<Mmp> {
+        let mmp = Mmp {
+            seq: self.clock.first_sequence(),
+            time: self.fixed_time.unwrap_or_else(now_in_seconds),
+            nodename: self.nodename.clone(),
+            bdevname: self.bdevname.clone(),
+            check_interval: check_interval(self.interval),
+        };
+        self.block.write(&mmp)?;
+        self.block.device.flush()?;
+        Ok(mmp)
+    }
+
+    /// Reads the superblock past all caches.
+    fn superblock(&self) -> Result<AlignedBuf> {
+        let mut bytes = AlignedBuf::zeroed(4096);
+        self.block.device.read_shared(&mut bytes, 0)?;
+        Ok(bytes)
+    }
+
+    fn tell(&self, holder: Option<MmpHolder>, longest: Duration) {
+        if let Some(told) = &self.waiting.0 {
+            told(&MmpWait { holder, longest });
+        }
+    }
+}
