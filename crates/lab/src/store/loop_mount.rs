@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// How long another process (a device manager, say) may use a mount or its image after their last
 /// use here.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Options of a [`LoopDevice`] and a [`LoopMount`].
 #[derive(Debug, Clone, Copy)]
@@ -26,7 +26,7 @@ pub struct LoopOptions {
 }
 
 impl LoopOptions {
-    /// A loop device for writing, through the page cache; a second of patience.
+    /// A loop device for writing, through the page cache; two seconds of patience.
     pub const DEFAULT: Self = Self { read_only: false, direct: false, patience: PATIENCE };
 }
 
