@@ -39,7 +39,8 @@ impl Kept {
             return self.clone();
         }
         let place = |at: u64| (at - self.offset) as usize;
-        let of_content = |bytes: &Arc<Vec<u8>>| bytes.get(place(from)..place(to)).unwrap_or_default().to_vec();
+        let of_content =
+            |bytes: &Arc<Vec<u8>>| bytes.get(place(from)..place(to)).unwrap_or_default().to_vec();
         let bytes = self.bytes.as_ref().map(|bytes| Arc::new(of_content(bytes)));
         Self { offset: from, len: (to - from) as u32, bytes }
     }
