@@ -15,7 +15,7 @@
 
 use super::error::NbdError;
 use super::handshake::Agreed;
-use super::link::{Data, Job};
+use super::job::{Data, Job};
 use super::request::{Command, FUA, Request};
 use super::session::{Connector, Session};
 use super::unflushed::{Kept, Next, Unflushed};

@@ -11,7 +11,7 @@ use super::allocation::Allocation;
 use super::claim::Claim;
 use super::client::Client;
 use super::error::NbdError;
-use super::link::{Data, Job};
+use super::job::{Data, Job};
 use super::request::{Command, Request};
 use super::session::Connector;
 use super::unflushed::Kept;
@@ -165,15 +165,16 @@ impl NbdDevice {
             None if len >= LARGE => self.ask(at)?,
             known => known,
         };
+        let block = self.block();
         Ok(match known {
-            Some((end, true)) => (len.min(end - at), true),
-            Some((end, false)) if end - at < cut => (len.min(self.round_up(end - at)).min(cut), false),
-            _ => (len.min(cut), false),
+            // The server may tell of a part of a block, and is asked for whole ones.
+            Some((end, true)) if end - at >= block => (len.min((end - at) / block * block), true),
+            Some((_, true)) => (len.min(block), false),
+            Some((end, false)) if end - at < cut => {
+                (len.min((end - at).next_multiple_of(block)).min(cut), false)
+            }
+            None | Some(_) => (len.min(cut), false),
         })
-    }
-
-    fn round_up(&self, len: u64) -> u64 {
-        len.next_multiple_of(self.block())
     }
 
     /// Asks the server what is a hole from `at` on.
@@ -360,7 +361,12 @@ impl BlockDevice for NbdDevice {
             return zero_by_writing(self, offset, len);
         }
         let zeros = pieces(offset, len, CUT_ZEROES);
-        self.write_all(zeros.map(|(offset, len)| Kept { offset, len, bytes: None }).collect())
+        let wrote = self.write_all(zeros.map(|(offset, len)| Kept { offset, len, bytes: None }).collect());
+        match wrote.as_ref().err().and_then(DeviceError::nbd) {
+            // A server that has it, and not for this place.
+            Some(NbdError::Failed { errno: 95, .. }) => zero_by_writing(self, offset, len),
+            _ => wrote,
+        }
     }
 }
 

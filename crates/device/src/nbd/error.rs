@@ -198,7 +198,7 @@ impl NbdError {
             }
             Self::Failed { command, errno, text } => {
                 write!(f, "the NBD server failed a {command}: {}", errno_name(*errno))?;
-                if text.is_empty() { Ok(()) } else { write!(f, " ({text})") }
+                if text.is_empty() { Ok(()) } else { write!(f, " ({})", shown(text)) }
             }
             Self::Replay { offset, len, why } => write!(
                 f,
@@ -236,7 +236,7 @@ impl NbdError {
             }
             Self::OptionRefused { option, kind, text } => {
                 write!(f, "the NBD server refuses option {option} ({})", refusal_name(*kind))?;
-                if text.is_empty() { Ok(()) } else { write!(f, ": {text}") }
+                if text.is_empty() { Ok(()) } else { write!(f, ": {}", shown(text)) }
             }
             _ => Ok(()),
         }
@@ -324,6 +324,23 @@ impl NbdError {
     }
 }
 
+/// Returns a server's text as a line may have it: cut if it is long, and with what does not print
+/// escaped.
+fn shown(text: &str) -> String {
+    const MOST: usize = 256;
+    let mut line = String::new();
+    for c in text.chars().take(MOST) {
+        match c {
+            '\'' | '"' | '\\' => line.push(c),
+            c => line.extend(c.escape_debug()),
+        }
+    }
+    if text.chars().nth(MOST).is_some() {
+        line.push_str("...");
+    }
+    line
+}
+
 /// Returns names in a line, to choose from.
 fn list(names: &[String]) -> String {
     const MOST: usize = 16;
@@ -378,6 +395,13 @@ mod tests {
         let text = e.to_string();
         assert!(text.contains("\"e15\", 4 more") && !text.contains('\n') && !text.contains("e16"), "{text}");
         assert_eq!(e.errno(), ENOENT);
+        let hostile = format!("it's\n\x1b[2J\u{202e}\u{9b}{}", "a".repeat(5000));
+        let failed = NbdError::Failed { command: "read", errno: 5, text: hostile.clone() };
+        let refused = NbdError::OptionRefused { option: 7, kind: 1 << 31 | 2, text: hostile };
+        for text in [failed.to_string(), refused.to_string()] {
+            assert!(text.contains(r"it's\n\u{1b}[2J\u{202e}\u{9b}aaa") && text.contains("..."), "{text}");
+            assert!(text.len() < 400 && !text.contains(|c: char| c.is_control()), "{text}");
+        }
         let last = Box::new(NbdError::Timeout { what: "read", seconds: 30 });
         assert_eq!(
             NbdError::GaveUp { seconds: 60, last }.to_string(),

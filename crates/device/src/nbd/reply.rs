@@ -39,6 +39,8 @@ pub(crate) enum Header {
 impl Header {
     /// Bytes of a simple reply, which are the fewest of any.
     pub(crate) const LEAST: usize = 16;
+    /// Bytes of the header of a chunk.
+    pub(crate) const OF_CHUNK: usize = 20;
 
     /// Returns the length of the header that begins so.
     ///
@@ -46,8 +48,8 @@ impl Header {
     /// Bytes that begin none.
     pub(crate) fn len(magic: [u8; 4]) -> Result<usize, NbdError> {
         match u32::from_be_bytes(magic) {
-            SIMPLE => Ok(16),
-            STRUCTURED => Ok(20),
+            SIMPLE => Ok(Self::LEAST),
+            STRUCTURED => Ok(Self::OF_CHUNK),
             magic => Err(NbdError::ReplyMagic { magic }),
         }
     }

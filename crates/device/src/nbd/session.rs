@@ -2,7 +2,8 @@
 
 use super::error::NbdError;
 use super::handshake::{Agreed, Handshake, NbdExport};
-use super::link::{Job, Link, Terms};
+use super::job::Job;
+use super::link::{Link, Terms};
 use super::socket::Socket;
 use super::url::NbdUrl;
 use super::wire::ExportFlags;

@@ -238,21 +238,30 @@ pub fn absolute_url(url: &str) -> std::io::Result<String> {
 /// assert_eq!(shown("disk.img"), "disk.img");
 /// ```
 pub fn without_password(name: &OsStr) -> std::borrow::Cow<'_, OsStr> {
-    let Some(text) = name.to_str().filter(|text| is_nbd(text.as_bytes())) else { return name.into() };
-    let Some((scheme, rest)) = text.split_once("://") else { return name.into() };
-    let end = rest.find(['/', '?']).unwrap_or(rest.len());
-    // A password may hold an unescaped slash: it is no port, and the next `@` ends it.
-    let with_slash = || {
-        let (_, port) = rest[..end].split_once(':')?;
-        let path = &rest[..rest.find('?').unwrap_or(rest.len())];
-        if port.bytes().all(|b| b.is_ascii_digit()) { None } else { path.find('@') }
-    };
-    let authority_end = rest[..end].rfind('@').or_else(with_slash);
-    let Some((user, tail)) = authority_end.map(|at| rest.split_at(at)) else { return name.into() };
-    match user.split_once(':') {
-        Some((user, _)) => std::ffi::OsString::from(format!("{scheme}://{user}:***{tail}")).into(),
+    match masked(&name.to_string_lossy()) {
+        Some(shown) => std::ffi::OsString::from(shown).into(),
         None => name.into(),
     }
+}
+
+/// Returns a URL without its password, `None` for a name that has none.
+fn masked(text: &str) -> Option<String> {
+    let (scheme, rest) = text.split_once("://")?;
+    if !is_nbd(format!("{}://", scheme.to_ascii_lowercase()).as_bytes()) {
+        return None;
+    }
+    // An unescaped password may hold `@`, `/`, `?` and `#`, and the URL is refused in any case.
+    let last = rest.rfind('@')?;
+    let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
+    let colon = match authority.find('@') {
+        Some(at) => authority[..at].find(':')?,
+        // `HOST:PORT` and `[ADDRESS]`: the `@` is in the path, or begins a partition.
+        None if authority.starts_with('[') => return None,
+        None => {
+            authority.find(':').filter(|colon| !authority[colon + 1..].bytes().all(|b| b.is_ascii_digit()))?
+        }
+    };
+    Some(format!("{scheme}://{}:***{}", &rest[..colon], &rest[last..]))
 }
 
 fn parse_host(authority: &str) -> Result<NbdAddress, String> {
@@ -384,11 +393,26 @@ mod tests {
             ("nbd://u:pw@h/x", "nbd://u:***@h/x"),
             ("nbds://u:p/w@h/x:/a", "nbds://u:***@h/x:/a"),
             ("nbd://u:p@w@h/x", "nbd://u:***@h/x"),
+            ("nbd://u:p@w/y@h/x", "nbd://u:***@h/x"),
+            ("nbd://u:p?w@h/x", "nbd://u:***@h/x"),
+            ("nbd://u:p#w@h/x@2", "nbd://u:***@2"),
+            ("nbd://u:p/w@v@h/x", "nbd://u:***@h/x"),
+            ("NBD://u:pw@h/x", "NBD://u:***@h/x"),
+            ("nbd+unix://u:pw@/x?socket=/s", "nbd+unix://u:***@/x?socket=/s"),
             ("nbd://u@h/x", "nbd://u@h/x"),
+            ("nbd://u@h:5/x@2", "nbd://u@h:5/x@2"),
+            ("nbd://[::1]:9/x@2", "nbd://[::1]:9/x@2"),
+            ("nbd+unix:///x?socket=/a:b@c", "nbd+unix:///x?socket=/a:b@c"),
             ("nbd://h:1/x@2", "nbd://h:1/x@2"),
             ("file:a@b", "file:a@b"),
         ] {
             assert_eq!(without_password(OsStr::new(name)), OsStr::new(shown));
+        }
+        #[cfg(unix)]
+        {
+            use std::os::unix::ffi::OsStrExt;
+            let shown = without_password(OsStr::from_bytes(b"nbd://u:pw\xff@h/x")).into_owned();
+            assert_eq!(shown, OsStr::new("nbd://u:***@h/x"));
         }
     }
 

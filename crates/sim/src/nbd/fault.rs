@@ -72,6 +72,8 @@ pub enum NbdFault {
     NoErrno,
     /// A block status of another context.
     OtherContext,
+    /// A block status whose first extent, a hole, is no multiple of a block.
+    OddStatus,
     /// A block status of 0 bytes.
     EmptyStatus,
     /// Bytes of this seed instead of an answer.

@@ -209,6 +209,10 @@ impl State {
         if end.is_none_or(|end| end > self.medium.image().size()) {
             return Err(EINVAL);
         }
+        let block = self.settings.blocks.map_or(1, |(min, ..)| min);
+        if !asked.len.is_multiple_of(block) || !asked.offset.is_multiple_of(block.into()) {
+            return Err(EINVAL);
+        }
         match asked.kind {
             NbdKind::Read | NbdKind::BlockStatus => {
                 return Ok(self.medium.read(asked.offset, asked.len as usize));

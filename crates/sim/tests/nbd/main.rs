@@ -338,6 +338,29 @@ fn a_block_status_that_is_none() {
     assert!(bench.server.count(NbdKind::Read) > 0);
 }
 
+/// A server whose answers do not fit its blocks is asked for whole blocks all the same.
+#[test]
+fn a_hole_that_ends_in_a_block() {
+    let bench = Bench::new(NbdSettings { blocks: Some((4096, 4096, 1 << 20)), ..usual() });
+    let device = bench.open();
+    device.write_at(&[1; 4096], 8192).unwrap();
+    bench.server.fault(Some(NbdKind::BlockStatus), 1, NbdFault::OddStatus);
+    let mut back = vec![9; 1 << 20];
+    device.read_at(&mut back, 0).unwrap();
+    assert!(back[..8192] == [0; 8192] && back[8192..12288] == [1; 4096]);
+}
+
+#[test]
+fn zeros_are_written_where_the_server_has_no_way() {
+    let bench = Bench::new(usual());
+    let device = bench.open();
+    device.write_at(&[1; 8192], 0).unwrap();
+    bench.server.fault(Some(NbdKind::WriteZeroes), 1, NbdFault::Errno(95));
+    device.write_zeroes(1024, 4096).unwrap();
+    let image = bench.server.image().to_bytes();
+    assert!(image[..1024] == [1; 1024] && image[1024..5120] == [0; 4096] && image[5120..8192] == [1; 3072]);
+}
+
 #[test]
 fn holes_are_not_read() {
     let mut image = Image::zeroed(SIZE);
