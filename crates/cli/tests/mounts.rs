@@ -12,6 +12,7 @@ mod helpers;
 mod json;
 mod limits;
 mod mount;
+mod remote_ceph;
 mod remote_mount;
 mod sandbox;
 mod support;
