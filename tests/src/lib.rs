@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 pub mod campaign;
+mod ceph;
 mod damage;
 mod ending;
 mod exercise;
@@ -32,6 +33,7 @@ mod virtual_clock;
 mod volume_tree;
 mod watchdog;
 
+pub use ceph::Cluster;
 pub use damage::{Region, RegionKind, Victim};
 pub use ending::Ending;
 pub use exercise::{Verdict, Walk, change_all, explained, read_all, walk};

@@ -13,6 +13,7 @@ mod json;
 mod limits;
 mod mmp;
 mod mount;
+mod remote_ceph;
 mod remote_mount;
 mod sandbox;
 mod support;
