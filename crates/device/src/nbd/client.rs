@@ -28,6 +28,8 @@ use std::time::{Duration, Instant};
 /// The first pause between two tries to connect, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// The least time that a try to connect has.
+const LEAST_TIME: Duration = Duration::from_millis(500);
 
 /// How the connections are.
 #[derive(Debug)]
@@ -155,6 +157,7 @@ impl Client {
         let began = Instant::now();
         let mut pause = FIRST_PAUSE;
         loop {
+            let tried = began.elapsed();
             let last = match self.try_again(lost.generation + 1, began) {
                 Ok(session) => {
                     let mut state = self.state();
@@ -167,7 +170,8 @@ impl Client {
                 Err(why) if may_pass(&why) => why,
                 Err(why) => return Err(self.fail(why)),
             };
-            if began.elapsed() + pause > self.connector.url.reconnect {
+            // By when the try began: a process that was stopped meanwhile tries once more.
+            if tried + pause > self.connector.url.reconnect {
                 return Err(self.fail(self.gave_up(last)));
             }
             std::thread::sleep(pause);
@@ -179,7 +183,7 @@ impl Client {
     fn try_again(&self, generation: u64, began: Instant) -> Result<Session, NbdError> {
         let Connector { url, .. } = &self.connector;
         let rest = url.reconnect.saturating_sub(began.elapsed());
-        let timeout = url.timeout.min(rest).max(Duration::from_millis(100));
+        let timeout = url.timeout.min(rest).max(LEAST_TIME);
         let (session, agreed) = self.connector.open(generation, timeout)?;
         self.connector.check_same(&self.agreed, &agreed)?;
         self.ask_guard(&session)?;

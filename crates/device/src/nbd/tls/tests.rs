@@ -1,6 +1,8 @@
 //! TLS that a server of rustls speaks. Its certificate is not looked at: cli's tests of nbdkit
 //! verify some.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
+
 use super::super::error::NbdError;
 use super::super::wire::lost;
 use super::*;
