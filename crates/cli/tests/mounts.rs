@@ -5,6 +5,7 @@
 mod atime;
 mod broker;
 mod check;
+mod fewer_requests;
 mod fsverity;
 mod full;
 mod growth;

@@ -93,9 +93,10 @@ pub fn build(
     let (volume, import) = options.settled().map_err(failed)?;
     let copies = Arc::new(Copies::beside(path));
     let survey = survey_of(&source, &copies, (path, &volume), &import, &mut events)?;
-    let source = match survey.is_some() {
-        true => source.unpacked(&copies),
-        false => {
+    let source = match &survey {
+        Some(survey) if copies.leave_room_for(bytes_of(survey, &volume)) => source.unpacked(&copies),
+        Some(_) => source,
+        None => {
             source.check(import.max_size, |bytes| {
                 event::tell(&mut events, Event::Checked(bytes), Action::Import, b"/")
             })?;
@@ -198,6 +199,12 @@ impl Filling<'_> {
         written.and(closed.map_err(|e| self.failed(e)))?;
         Ok((parts, report))
     }
+}
+
+/// Returns about how many bytes of a disk the volume takes, at most.
+fn bytes_of(survey: &Survey, volume: &Options) -> u64 {
+    let blocks = survey.blocks.saturating_add(survey.blocks / 16).saturating_add(256);
+    blocks.saturating_mul(volume.block_size.unwrap_or(4096).into())
 }
 
 /// Finds out what a source takes of a volume of these options; `None` if it can be read only once,

@@ -2,7 +2,7 @@
 
 #[cfg(target_os = "linux")]
 use super::folder;
-use super::tar;
+use super::tar::{self, TarStream};
 use crate::compress::{READ_AHEAD, unpacked};
 use crate::image::{self, ArchiveStream, Copies, ImageChoice, Layer};
 use crate::limit::Limit;
@@ -26,7 +26,8 @@ enum Origin {
     Folder(Arc<rustix::fd::OwnedFd>),
     /// An archive in a file.
     Archive(Arc<Layer>),
-    Stream(Box<dyn Read + Send>),
+    /// An archive, unpacked, and whether it is compressed.
+    Stream(Box<dyn Read + Send>, bool),
     Layers(Arc<Vec<Layer>>),
 }
 
@@ -109,7 +110,7 @@ impl Source {
         let (stream, compressed) =
             opened.map_err(|cause| Error::new(Action::Read, Place::Host(name.to_vec()), cause))?;
         let size = size.filter(|_| !compressed);
-        Ok(Self { name: name.to_vec(), origin: Origin::Stream(stream), size })
+        Ok(Self { name: name.to_vec(), origin: Origin::Stream(stream, compressed), size })
     }
 
     /// Reads a tar archive or an image from a stream. What begins with a name that images have is
@@ -207,7 +208,7 @@ impl Source {
             #[cfg(target_os = "linux")]
             Origin::Folder(folder) => return refuse_inside(folder, target),
             Origin::Archive(archive) => std::slice::from_ref(&**archive),
-            Origin::Stream(_) => return Ok(()),
+            Origin::Stream(..) => return Ok(()),
             Origin::Layers(layers) => &layers[..],
         };
         match target.exists() && layers.iter().any(|layer| layer.blob.is_in(target)) {
@@ -251,9 +252,13 @@ impl Source {
         let _ = match (self.origin, wanted) {
             #[cfg(target_os = "linux")]
             (Origin::Folder(folder), _) => folder::send(&folder, &self.name, content, out),
-            (Origin::Stream(stream), _) => tar::send(limit.of(stream), &self.name, content, out),
+            (Origin::Stream(stream, compressed), _) => {
+                tar::send(TarStream { stream: limit.of(stream), compressed, name: &self.name }, content, out)
+            }
             (Origin::Archive(archive), Wanted::Content) => match archive.unpacked() {
-                Ok((stream, _)) => tar::send(limit.of(stream), &self.name, true, out),
+                Ok((stream, compressed)) => {
+                    tar::send(TarStream { stream: limit.of(stream), compressed, name: &self.name }, true, out)
+                }
                 Err(e) => out.push(PipeItem::Failed(e)),
             },
             (Origin::Archive(archive), Wanted::Members(copies)) => {
@@ -316,7 +321,7 @@ fn send_members(archive: &Layer, limit: &Limit, copies: &Copies, out: &mut Outle
         Err(e) => return out.push(PipeItem::Failed(e)),
     };
     let mut stream = ArchiveStream::new(stream, None, compressed.then(|| copies.begin(0)));
-    tar::send(limit.of(&mut stream), &archive.name, false, out)?;
+    tar::send(TarStream { stream: limit.of(&mut stream), compressed, name: &archive.name }, false, out)?;
     stream.keep();
     Ok(())
 }
@@ -326,7 +331,9 @@ fn send_layers(layers: &[Layer], limit: &Limit, out: &mut Outlet) -> Result<(), 
     for (layer, label) in layers.iter().zip(Layer::labels(layers)) {
         out.push(PipeItem::Layer(label))?;
         match layer.unpacked() {
-            Ok((stream, _)) => tar::send(limit.of(stream), &layer.name, true, out)?,
+            Ok((stream, compressed)) => {
+                tar::send(TarStream { stream: limit.of(stream), compressed, name: &layer.name }, true, out)?;
+            }
             Err(e) => return out.push(PipeItem::Failed(e)),
         }
     }

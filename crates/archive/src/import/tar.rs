@@ -4,12 +4,25 @@ use crate::member::Kind;
 use crate::pipe::{Gone, Outlet, PIECE, PipeItem};
 use crate::tarball::{TarError, TarReader};
 use crate::{Action, Error, Place};
-use std::io::Read;
+use std::io::{self, Read};
 
-/// Sends the members of an archive, with their data if `content` is wanted. `name` is its name in
-/// errors.
-pub(super) fn send(stream: impl Read, name: &[u8], content: bool, out: &mut Outlet) -> Result<(), Gone> {
-    match send_members(TarReader::new(stream), content, out) {
+/// The archive of an import, unpacked.
+pub(super) struct TarStream<'a, R> {
+    pub(super) stream: R,
+    /// Whether it is compressed. Then it is read behind the end of the archive, up to the checksum.
+    pub(super) compressed: bool,
+    /// Its name in errors.
+    pub(super) name: &'a [u8],
+}
+
+/// Sends the members of an archive, with their data if `content` is wanted.
+pub(super) fn send<R: Read>(tar: TarStream<'_, R>, content: bool, out: &mut Outlet) -> Result<(), Gone> {
+    let TarStream { mut stream, compressed, name } = tar;
+    let sent = send_members(TarReader::new(&mut stream), content, out).and_then(|()| match compressed {
+        true => io::copy(&mut stream, &mut io::sink()).map(drop).map_err(|e| Stop::Tar(e.into())),
+        false => Ok(()),
+    });
+    match sent {
         Ok(()) => Ok(()),
         Err(Stop::Gone(gone)) => Err(gone),
         Err(Stop::Tar(e)) => {

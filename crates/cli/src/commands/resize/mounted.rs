@@ -99,7 +99,7 @@ fn refused(e: &std::io::Error, mount: &MountPoint) -> String {
         Some(Errno::NOTTY) => "its server is of an older lanefs; unmount it first",
         Some(Errno::NOSPC) => "its server finds no room there; a mapped volume (pmem:) grows while closed",
         Some(Errno::UCLEAN) => "the volume has errors; unmount it, and check it (lanefs check)",
-        _ => return format!("mounted at {dir}: {}", Cause::from(std::io::Error::from(e.kind()))),
+        errno => return format!("mounted at {dir}: {}", Cause::from(errno.unwrap_or(Errno::IO))),
     };
     format!("mounted at {dir}: {why}")
 }

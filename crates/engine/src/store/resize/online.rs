@@ -12,6 +12,9 @@
 //!    these blocks are locked: a descriptor is never read by the geometry of another size.
 //! 3. After the commit the backups follow, and the new blocks and inodes become available.
 //!
+//! The blocks of the new backups are allocated with what lies behind the old end. So a host file
+//! system that is full fails the growth, and not the journal.
+//!
 //! The journal is checkpointed before another handle starts. So recovery never writes behind the
 //! end that the superblock on the device has, as on a closed volume.
 //!
@@ -63,6 +66,7 @@ impl Store {
         let medium = Blocks { device: Arc::clone(&self.device), size: block_size };
         while self.layout().blocks_count() < blocks {
             let step = self.plan_step(blocks)?;
+            copies::allocate(&medium, &step.superblock, self.layout().group_count())?;
             step.write_new_groups(&medium, u64::MAX)?;
             self.journal.alone(|alone| self.take_step(&medium, alone, &step))?;
         }
