@@ -26,7 +26,6 @@ use super::request::{Command, Request};
 use super::socket::{Readiness, Socket};
 use super::wire::{is_tick, lost};
 use std::collections::BTreeMap;
-use std::io::IoSlice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -144,7 +143,7 @@ impl Link {
         // A server that does not take it in one call gets none.
         if table.lost.is_none() && !table.is_sending && table.outgoing.is_empty() {
             let request = Request { command: Command::Disconnect, flags: 0, offset: 0, len: 0 };
-            let _ = self.socket.send(&[IoSlice::new(&request.encode(0))]);
+            let _ = self.socket.send(&request.encode(0), false);
         }
         drop(table);
         self.end(NbdError::Closed);

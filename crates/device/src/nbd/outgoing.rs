@@ -1,16 +1,16 @@
-//! Bytes on their way to the socket: the requests of several threads go out in one call.
+//! Bytes on their way to the socket: what several threads have queued goes out in one call.
+//!
+//! That call is send(2). A confined process has none that gathers pieces and raises no signal, so
+//! small content is copied behind its request.
 
 use super::request::Request;
 use super::socket::Socket;
 use std::collections::VecDeque;
-use std::io::{self, IoSlice};
+use std::io;
 use std::sync::Arc;
 
 /// Content from which on it is not copied.
-const SHARED: usize = 1 << 10;
-
-/// The most pieces of a call.
-const PIECES: usize = 64;
+const SHARED: usize = 16 << 10;
 
 #[derive(Debug)]
 enum OutgoingPiece {
@@ -61,49 +61,36 @@ impl Outgoing {
     /// # Errors
     /// The socket's; [`WouldBlock`](io::ErrorKind::WouldBlock) where something is left.
     pub(crate) fn send(&mut self, socket: &Socket) -> io::Result<()> {
-        while !self.pieces.is_empty() {
-            let mut slices = [IoSlice::new(&[]); PIECES];
-            let (mut small, mut skip) = (self.small_sent, self.sent);
-            let mut count = 0;
-            for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
-                let bytes = match piece {
-                    OutgoingPiece::Small(len) => {
-                        let end = small + len - skip;
-                        let bytes = &self.small[small..end];
-                        small = end;
-                        bytes
-                    }
-                    OutgoingPiece::Shared(bytes) => &bytes[skip..],
-                };
-                *slice = IoSlice::new(bytes);
-                (skip, count) = (0, count + 1);
-            }
-            let sent = socket.send(&slices[..count])?;
+        while let Some(piece) = self.pieces.front() {
+            let bytes = match piece {
+                OutgoingPiece::Small(len) => &self.small[self.small_sent..self.small_sent + len - self.sent],
+                OutgoingPiece::Shared(bytes) => &bytes[self.sent..],
+            };
+            let sent = socket.send(bytes, self.pieces.len() > 1)?;
             self.advance(sent);
         }
         // What TLS has encrypted and not sent yet.
         socket.finish_sending()
     }
 
-    fn advance(&mut self, mut sent: usize) {
-        while let Some(first) = self.pieces.front() {
-            let (len, is_small) = match first {
-                OutgoingPiece::Small(len) => (*len, true),
-                OutgoingPiece::Shared(bytes) => (bytes.len(), false),
-            };
-            let now = sent.min(len - self.sent);
-            self.sent += now;
-            sent -= now;
-            if is_small {
+    /// Notes that so many bytes of the first piece are sent.
+    fn advance(&mut self, now: usize) {
+        self.sent += now;
+        let len = match self.pieces.front() {
+            Some(OutgoingPiece::Small(len)) => {
                 self.small_sent += now;
+                *len
             }
-            if self.sent < len {
-                return;
-            }
-            self.sent = 0;
+            Some(OutgoingPiece::Shared(bytes)) => bytes.len(),
+            None => 0,
+        };
+        if self.sent >= len {
             self.pieces.pop_front();
+            self.sent = 0;
         }
-        (self.small_sent, self.sent) = (0, 0);
-        self.small.clear();
+        if self.pieces.is_empty() {
+            self.small.clear();
+            self.small_sent = 0;
+        }
     }
 }

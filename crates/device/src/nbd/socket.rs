@@ -9,7 +9,7 @@
 use super::error::NbdError;
 use super::url::NbdAddress;
 use super::wire::{TICK, lost};
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 #[cfg(unix)]
 use std::os::fd::OwnedFd;
@@ -113,17 +113,17 @@ impl Socket {
         }
     }
 
-    /// Sends what the socket takes of some pieces, without waiting.
+    /// Sends what the socket takes of some bytes, without waiting. `more` follow at once.
     ///
     /// # Errors
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) where it takes nothing; the system's.
-    pub(crate) fn send(&self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+    pub(crate) fn send(&self, bytes: &[u8], more: bool) -> io::Result<usize> {
         match self {
-            Self::Tcp(stream) => send_now(stream, pieces),
+            Self::Tcp(stream) => send_now(stream, bytes, more),
             #[cfg(unix)]
-            Self::Unix(stream) => send_now(stream, pieces),
+            Self::Unix(stream) => send_now(stream, bytes, more),
             #[cfg(feature = "tls")]
-            Self::Tls(tls) => tls.send(pieces),
+            Self::Tls(tls) => tls.send(bytes),
         }
     }
 
@@ -162,21 +162,21 @@ impl Socket {
 
 /// No signal comes for a peer that has gone: the program around a library may not expect one.
 #[cfg(unix)]
-fn send_now(stream: impl std::os::fd::AsFd, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-    use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
+fn send_now(stream: impl std::os::fd::AsFd, bytes: &[u8], more: bool) -> io::Result<usize> {
+    use rustix::net::SendFlags;
+    let mut flags = SendFlags::DONTWAIT;
     #[cfg(not(target_vendor = "apple"))]
-    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    #[cfg(target_vendor = "apple")]
-    let flags = SendFlags::DONTWAIT;
-    Ok(match pieces {
-        [one] => send(stream, one, flags)?,
-        _ => sendmsg(stream, pieces, &mut SendAncillaryBuffer::default(), flags)?,
-    })
+    flags.insert(SendFlags::NOSIGNAL);
+    #[cfg(target_os = "linux")]
+    flags.set(SendFlags::MORE, more);
+    #[cfg(not(target_os = "linux"))]
+    let _ = more;
+    Ok(rustix::net::send(stream, bytes, flags)?)
 }
 
 #[cfg(not(unix))]
-fn send_now(mut stream: &TcpStream, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-    stream.write_vectored(pieces)
+fn send_now(mut stream: &TcpStream, bytes: &[u8], _more: bool) -> io::Result<usize> {
+    stream.write(bytes)
 }
 
 #[cfg(unix)]
@@ -207,7 +207,7 @@ impl Read for &Socket {
 /// Sending waits for a tick at most.
 impl Write for &Socket {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        let sent = self.send(&[IoSlice::new(buf)]);
+        let sent = self.send(buf, false);
         self.tick(sent)
     }
 

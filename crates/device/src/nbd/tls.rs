@@ -12,7 +12,7 @@ use super::wire::{TICK, is_tick};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -146,7 +146,7 @@ impl Unsent {
     /// Sends all that the socket takes.
     fn send(&mut self, below: &Socket) -> io::Result<()> {
         while self.start < self.bytes.len() {
-            self.start += below.send(&[IoSlice::new(&self.bytes[self.start..])])?;
+            self.start += below.send(&self.bytes[self.start..], false)?;
         }
         self.bytes.clear();
         self.start = 0;
@@ -224,17 +224,12 @@ impl TlsSocket {
         Ok(taken.max(1))
     }
 
-    /// Encrypts and sends some of the pieces, without waiting.
-    pub(crate) fn send(&self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+    /// Encrypts and sends some of the bytes, without waiting.
+    pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         let mut unsent = self.unsent();
         unsent.send(&self.below)?;
         let written = self.session(|session| {
-            let mut written = 0;
-            for piece in pieces {
-                let now = piece.len().min(MOST - written);
-                session.writer().write_all(&piece[..now])?;
-                written += now;
-            }
+            let written = session.writer().write(&bytes[..bytes.len().min(MOST)])?;
             unsent.add(session)?;
             io::Result::Ok(written)
         })?;

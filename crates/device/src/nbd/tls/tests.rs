@@ -148,7 +148,7 @@ fn a_read_does_not_wait_for_a_send() {
     let content: Vec<u8> = (0..SIZE).map(|i| (i / 3) as u8).collect();
     let (mut sent, mut is_full) = (0, false);
     while sent < SIZE || socket.finish_sending().is_err() {
-        match socket.send(&[IoSlice::new(&content[sent..])]) {
+        match socket.send(&content[sent..], false) {
             Ok(n) => sent += n,
             Err(e) => {
                 assert!(is_tick(&e), "{e}");
@@ -186,7 +186,7 @@ fn the_end_of_a_connection_is_a_loss() {
         session.write_tls(&mut stream).unwrap();
     });
     let Socket::Tls(tls) = &socket else { panic!("{socket:?}") };
-    tls.below().send(&[IoSlice::new(b"\x17\x03\x03\x00\x20 no record of this connection...")]).unwrap();
+    tls.below().send(b"\x17\x03\x03\x00\x20 no record of this connection...", false).unwrap();
     assert_eq!(end(&socket), NbdError::Closed);
     server.join().unwrap();
 }
