@@ -10,7 +10,7 @@ use crate::pipe::{Gone, Outlet, Piece};
 use crate::{Action, Cause, Error, ImageError, Place};
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufReader, Cursor, Read};
+use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ enum Origin {
     Folder(Arc<rustix::fd::OwnedFd>),
     /// An archive in a file.
     Archive(Arc<Layer>),
-    Stream(Box<dyn Read + Send>),
+    Stream(Box<dyn BufRead + Send>),
     Layers(Arc<Vec<Layer>>),
 }
 
@@ -315,10 +315,16 @@ fn send_members(archive: &Layer, limit: &Limit, copies: &Copies, out: &mut Outle
         Ok(opened) => opened,
         Err(e) => return out.push(Piece::Failed(e)),
     };
-    let mut stream = ArchiveStream::new(stream, None, compressed.then(|| copies.begin(0)));
-    tar::send(limit.of(&mut stream), &archive.name, false, out)?;
-    stream.keep();
-    Ok(())
+    if !compressed {
+        return tar::send(limit.of(stream), &archive.name, false, out);
+    }
+    let copy = Some(copies.begin(0));
+    let sent = ArchiveStream::of(limit.of(stream), None, copy, |mut stream| {
+        tar::send(&mut stream, &archive.name, false, out)?;
+        stream.keep();
+        Ok(())
+    });
+    sent.unwrap_or_else(|e| out.push(Piece::Failed(archive.failed(Action::Read, e))))
 }
 
 /// Sends the members of all layers, those of the lowest first.

@@ -4,11 +4,11 @@ use crate::member::Kind;
 use crate::pipe::{Gone, Outlet, PIECE, Piece};
 use crate::tarball::{TarError, TarReader};
 use crate::{Action, Error, Place};
-use std::io::Read;
+use std::io::BufRead;
 
 /// Sends the members of an archive, with their data if `content` is wanted. `name` is its name in
 /// errors.
-pub(super) fn send(stream: impl Read, name: &[u8], content: bool, out: &mut Outlet) -> Result<(), Gone> {
+pub(super) fn send(stream: impl BufRead, name: &[u8], content: bool, out: &mut Outlet) -> Result<(), Gone> {
     match send_members(TarReader::new(stream), content, out) {
         Ok(()) => Ok(()),
         Err(Stop::Gone(gone)) => Err(gone),
@@ -33,7 +33,7 @@ impl From<TarError> for Stop {
     }
 }
 
-fn send_members(mut tar: TarReader<impl Read>, content: bool, out: &mut Outlet) -> Result<(), Stop> {
+fn send_members(mut tar: TarReader<impl BufRead>, content: bool, out: &mut Outlet) -> Result<(), Stop> {
     while let Some(member) = tar.next()? {
         let data = match &member.kind {
             Kind::File { data, .. } if content => data.clone(),
@@ -45,8 +45,7 @@ fn send_members(mut tar: TarReader<impl Read>, content: bool, out: &mut Outlet) 
         for (start, len) in data.into_iter().filter(|_| !left_out) {
             let mut at = start;
             while at < start + len {
-                let mut bytes = vec![0; (start + len - at).min(PIECE as u64) as usize];
-                tar.read_exact(&mut bytes)?;
+                let bytes = tar.read_exact((start + len - at).min(PIECE as u64) as usize)?;
                 let offset = at;
                 at += bytes.len() as u64;
                 out.push(Piece::Data { offset, bytes })?;
