@@ -6,10 +6,12 @@ use crate::Cause;
 use crate::content::{self, Content};
 use flate2::bufread::GzDecoder;
 use flate2::write::GzEncoder;
-use std::io::{self, BufRead, BufWriter, Cursor, Read, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Cursor, Read, Write};
 
 /// Bytes of an archive that are read at once.
 pub(crate) const READ_AHEAD: usize = 1 << 20;
+/// Bytes that are unpacked at once: they stay in the cache of a core.
+pub(crate) const UNPACKED: usize = 256 << 10;
 /// Bytes that are written of an archive at once.
 const WRITE_BEHIND: usize = 1 << 20;
 
@@ -110,7 +112,7 @@ impl<W: Write> Write for Packer<W> {
 /// decoder.
 pub(crate) fn unpacked<'a>(
     mut stream: impl BufRead + Send + 'a,
-) -> Result<(Box<dyn Read + Send + 'a>, bool), Cause> {
+) -> Result<(Box<dyn BufRead + Send + 'a>, bool), Cause> {
     let mut head = [0; 8];
     let mut len = 0;
     while len < head.len() {
@@ -124,7 +126,8 @@ pub(crate) fn unpacked<'a>(
     let whole = Cursor::new(head[..len].to_vec()).chain(stream);
     match content::of_head(&head[..len]) {
         Some(Content::Compressed(by)) => {
-            decoder(whole, by)?.map(|stream| (stream, true)).ok_or(Cause::Compressed(by))
+            let decoder = decoder(whole, by)?.ok_or(Cause::Compressed(by))?;
+            Ok((Box::new(BufReader::with_capacity(UNPACKED, decoder)), true))
         }
         _ => Ok((Box::new(whole), false)),
     }

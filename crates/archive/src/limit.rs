@@ -1,7 +1,7 @@
 //! How much the archives of a source may unpack to.
 
 use crate::Cause;
-use std::io::{self, Read};
+use std::io::{self, BufRead, Read};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The bytes that are left of all archives together.
@@ -24,24 +24,50 @@ impl Limit {
     }
 
     /// Returns a reader whose bytes count.
-    pub(crate) fn of<R: Read>(&self, stream: R) -> impl Read + use<'_, R> {
-        Limited { limit: self, stream }
+    pub(crate) fn of<R: BufRead>(&self, stream: R) -> impl BufRead + use<'_, R> {
+        Limited { limit: self, stream, counted: 0 }
+    }
+
+    fn count(&self, bytes: usize) -> io::Result<()> {
+        let take = |left: u64| left.checked_sub(bytes as u64);
+        match self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(io::Error::other(Exceeded(self.max))),
+        }
     }
 }
 
 struct Limited<'a, R> {
     limit: &'a Limit,
     stream: R,
+    /// Bytes of the stream's buffer that count already.
+    counted: usize,
 }
 
-impl<R: Read> Read for Limited<'_, R> {
+impl<R: BufRead> Read for Limited<'_, R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let n = self.stream.read(buf)?;
-        let take = |left: u64| left.checked_sub(n as u64);
-        match self.limit.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
-            Ok(_) => Ok(n),
-            Err(_) => Err(io::Error::other(Exceeded(self.limit.max))),
+        if self.counted > 0 {
+            let n = self.fill_buf()?.read(buf)?;
+            self.consume(n);
+            return Ok(n);
         }
+        let n = self.stream.read(buf)?;
+        self.limit.count(n)?;
+        Ok(n)
+    }
+}
+
+impl<R: BufRead> BufRead for Limited<'_, R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        let there = self.stream.fill_buf()?;
+        self.limit.count(there.len() - self.counted)?;
+        self.counted = there.len();
+        Ok(there)
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.counted -= n;
+        self.stream.consume(n);
     }
 }
 

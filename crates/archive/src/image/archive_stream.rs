@@ -1,38 +1,65 @@
-//! The bytes of an archive between its decoder and its reader: hashed, copied, and taken from the
-//! decoder in large pieces, since a decoder is slow in small ones.
+//! The bytes of an archive between its decoder and its reader. A thread of its own decodes them, in
+//! large pieces, since a decoder is slow in small ones. The reader's thread hashes and copies them.
 
 use super::copies::LayerCopy;
 use super::digest::{Digest, Hasher};
-use std::io::{self, Read};
+use crate::compress::UNPACKED;
+use std::io::{self, BufRead, Read};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
-/// Bytes that are taken from the decoder at once.
-const PIECE: usize = 256 << 10;
+/// Pieces that are decoded and not read yet, at most.
+const AHEAD: usize = 3;
 
-pub(crate) struct ArchiveStream<'a, R> {
-    decoder: R,
+type Decoded = io::Result<Vec<u8>>;
+
+/// The reader's end.
+pub(crate) struct ArchiveStream<'a> {
+    /// Closed behind the last piece.
+    pieces: Receiver<Decoded>,
+    /// Takes the memory of pieces that were read.
+    spent: Sender<Vec<u8>>,
     hasher: Option<Hasher>,
     copy: Option<LayerCopy<'a>>,
-    piece: Box<[u8]>,
-    /// What is left of the piece.
+    piece: Vec<u8>,
+    /// Bytes of the piece that were read.
     at: usize,
-    end: usize,
 }
 
-impl<'a, R: Read> ArchiveStream<'a, R> {
-    /// Returns the stream that `decoder` unpacks. `hasher` and `copy` get all of its bytes.
-    pub(crate) fn new(decoder: R, hasher: Option<Hasher>, copy: Option<LayerCopy<'a>>) -> Self {
-        Self { decoder, hasher, copy, piece: vec![0; PIECE].into(), at: 0, end: 0 }
+impl<'a> ArchiveStream<'a> {
+    /// Has `decoder` decoded while `read` reads. `hasher` and `copy` get all bytes.
+    ///
+    /// # Errors
+    /// The thread cannot be had.
+    pub(crate) fn of<T>(
+        decoder: impl Read + Send,
+        hasher: Option<Hasher>,
+        copy: Option<LayerCopy<'a>>,
+        read: impl FnOnce(Self) -> T,
+    ) -> io::Result<T> {
+        let (full, pieces) = sync_channel(AHEAD);
+        let (spent, empty) = channel();
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("unpack".into());
+            thread.spawn_scoped(scope, move || decode(decoder, &full, &empty))?;
+            Ok(read(Self { pieces, spent, hasher, copy, piece: Vec::new(), at: 0 }))
+        })
     }
 
-    /// Takes the next piece.
-    fn fill(&mut self) -> io::Result<()> {
-        (self.at, self.end) = (0, self.decoder.read(&mut self.piece)?);
-        let piece = &self.piece[..self.end];
+    /// Takes the next piece. It is empty at the end.
+    fn next(&mut self) -> io::Result<()> {
+        self.at = 0;
+        let spent = std::mem::take(&mut self.piece);
+        if spent.capacity() > 0 {
+            // The decoder may have ended.
+            let _ = self.spent.send(spent);
+        }
+        let Ok(piece) = self.pieces.recv() else { return Ok(()) };
+        self.piece = piece?;
         if let Some(hasher) = &mut self.hasher {
-            hasher.update(piece);
+            hasher.update(&self.piece);
         }
         if let Some(copy) = &mut self.copy {
-            copy.write(piece);
+            copy.write(&self.piece);
         }
         Ok(())
     }
@@ -42,12 +69,9 @@ impl<'a, R: Read> ArchiveStream<'a, R> {
     /// # Errors
     /// The decoder's.
     pub(crate) fn finish(mut self) -> io::Result<Option<Digest>> {
-        loop {
-            match self.fill() {
-                Ok(()) if self.end == 0 => break,
-                Err(e) if e.kind() != io::ErrorKind::Interrupted => return Err(e),
-                _ => {}
-            }
+        self.next()?;
+        while !self.piece.is_empty() {
+            self.next()?;
         }
         self.keep();
         Ok(self.hasher.map(Hasher::finish))
@@ -59,14 +83,50 @@ impl<'a, R: Read> ArchiveStream<'a, R> {
     }
 }
 
-impl<R: Read> Read for ArchiveStream<'_, R> {
+impl Read for ArchiveStream<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        if self.at == self.end {
-            self.fill()?;
-        }
-        let n = buf.len().min(self.end - self.at);
-        buf[..n].copy_from_slice(&self.piece[self.at..self.at + n]);
-        self.at += n;
+        let n = self.fill_buf()?.read(buf)?;
+        self.consume(n);
         Ok(n)
+    }
+}
+
+impl BufRead for ArchiveStream<'_> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.at == self.piece.len() {
+            self.next()?;
+        }
+        Ok(&self.piece[self.at..])
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.at = self.piece.len().min(self.at + n);
+    }
+}
+
+/// Sends what a decoder gives, until its end, an error, or until nobody takes it.
+fn decode(mut decoder: impl Read, full: &SyncSender<Decoded>, empty: &Receiver<Vec<u8>>) {
+    loop {
+        let mut piece = empty.try_recv().unwrap_or_default();
+        piece.resize(UNPACKED, 0);
+        let (mut len, mut failed) = (0, None);
+        while len < UNPACKED && failed.is_none() {
+            match decoder.read(&mut piece[len..]) {
+                Ok(0) => break,
+                Ok(n) => len += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => failed = Some(e),
+            }
+        }
+        piece.truncate(len);
+        let ends = len < UNPACKED;
+        let sent = len == 0 || full.send(Ok(piece)).is_ok();
+        if let (true, Some(e)) = (sent, failed) {
+            // Without a reader nobody is to be told.
+            let _ = full.send(Err(e));
+        }
+        if ends || !sent {
+            return;
+        }
     }
 }

@@ -6,7 +6,7 @@ use crate::{Action, Cause, Error, Place};
 use std::fs::File;
 #[cfg(unix)]
 use std::fs::Metadata;
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -143,10 +143,10 @@ impl Layer {
     }
 
     /// Opens the archive, unpacked. Returns too whether it is compressed.
-    pub(crate) fn unpacked(&self) -> Result<(Box<dyn Read + Send>, bool), Error> {
+    pub(crate) fn unpacked(&self) -> Result<(Box<dyn BufRead + Send>, bool), Error> {
         let stream = self.blob.open().map_err(|e| self.failed(Action::Open, e))?;
         if matches!(self.blob, Blob::Unpacked(..)) {
-            return Ok((stream, false));
+            return Ok((Box::new(BufReader::with_capacity(READ_AHEAD, stream)), false));
         }
         let opened = compress::unpacked(BufReader::with_capacity(READ_AHEAD, stream));
         opened.map_err(|e| self.failed(Action::Read, e))

@@ -21,6 +21,8 @@ use std::sync::{Mutex, PoisonError};
 
 /// Threads at most: each has a decoder and buffers.
 const THREADS: usize = 4;
+/// Bytes that are hashed at once: they stay in the cache of a core.
+const PIECE: usize = 256 << 10;
 
 /// What takes the content of layers while they are checked, in the first pass of a build.
 #[derive(Clone, Copy)]
@@ -99,13 +101,12 @@ fn check_one(shared: &Shared<'_, '_>, at: usize, layer: &Layer, done: &Sender<Re
     let open = || -> io::Result<_> { Ok(Watched { shared, done, stream: layer.blob.open()? }) };
     // The digest first: what was unpacked of other bytes means nothing.
     if let Some((digest, size)) = &layer.expected.blob {
-        let mut packed = Hashed { hasher: Some(Hasher::of(digest)), stream: open()? };
-        let found = io::copy(&mut (&mut packed).take(size.saturating_add(1)), &mut io::sink())?;
+        let (found, len) = digest_of(open()?.take(size.saturating_add(1)), Hasher::of(digest))?;
         let blob = Text::of(digest);
-        if found != *size {
-            return Err(ImageError::Size { blob, expected: *size, found }.into());
+        if len != *size {
+            return Err(ImageError::Size { blob, expected: *size, found: len }.into());
         }
-        if let Some(found) = packed.finish().filter(|found| found != digest) {
+        if found != *digest {
             return Err(ImageError::Digest { blob, found: Text::of(found) }.into());
         }
     }
@@ -121,12 +122,13 @@ fn check_one(shared: &Shared<'_, '_>, at: usize, layer: &Layer, done: &Sender<Re
     let (stream, compressed) = unpacked(BufReader::with_capacity(READ_AHEAD, open()?))?;
     let diff_id = layer.expected.diff_id.as_ref();
     let copy = shared.takers.filter(|_| compressed).map(|takers| takers.copies.begin(at));
-    let mut archive = ArchiveStream::new(shared.limit.of(stream), diff_id.map(Hasher::of), copy);
-    let mut tar = TarReader::new(&mut archive);
-    while let Some(member) = tar.next()? {
-        members.as_mut().map_or(Ok(()), |members| members.member(member))?;
-    }
-    let found = archive.finish()?;
+    let found = ArchiveStream::of(shared.limit.of(stream), diff_id.map(Hasher::of), copy, |mut archive| {
+        let mut tar = TarReader::new(&mut archive);
+        while let Some(member) = tar.next()? {
+            members.as_mut().map_or(Ok(()), |members| members.member(member))?;
+        }
+        Ok::<_, Cause>(archive.finish()?)
+    })??;
     members.map_or(Ok(()), OneLayer::done)?;
     match (diff_id, found) {
         (Some(expected), Some(found)) if found != *expected => Err(ImageError::DiffId {
@@ -158,24 +160,18 @@ impl<R: Read> Read for Watched<'_, '_, R> {
     }
 }
 
-/// A stream whose bytes are hashed.
-struct Hashed<R> {
-    hasher: Option<Hasher>,
-    stream: R,
-}
-
-impl<R> Hashed<R> {
-    fn finish(self) -> Option<Digest> {
-        self.hasher.map(Hasher::finish)
-    }
-}
-
-impl<R: Read> Read for Hashed<R> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let n = self.stream.read(buf)?;
-        if let Some(hasher) = &mut self.hasher {
-            hasher.update(&buf[..n]);
+/// Returns the digest of a stream, and its length.
+fn digest_of(mut stream: impl Read, mut hasher: Hasher) -> io::Result<(Digest, u64)> {
+    let (mut piece, mut len) = (vec![0; PIECE], 0);
+    loop {
+        match stream.read(&mut piece) {
+            Ok(0) => return Ok((hasher.finish(), len)),
+            Ok(n) => {
+                hasher.update(&piece[..n]);
+                len += n as u64;
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
         }
-        Ok(n)
     }
 }

@@ -17,7 +17,7 @@ use crate::places::joined;
 use crate::tarball::{TarError, TarReader};
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek};
+use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -183,7 +183,7 @@ fn is_image(members: &HashMap<Vec<u8>, StoredMember>) -> bool {
 
 /// Returns the members of an archive; `None` if it has one that no image has. `seek` passes over
 /// data; `len` bytes are there.
-fn members<R: Read>(
+fn members<R: BufRead>(
     mut tar: TarReader<R>,
     len: u64,
     seek: impl Fn(&mut R, u64) -> io::Result<()>,

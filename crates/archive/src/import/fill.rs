@@ -286,6 +286,8 @@ impl<'a> Fill<'a> {
         match (made, &member.kind) {
             (Made::File(file), _) => {
                 self.pass.made(file.metadata().ino());
+                // A build reads nothing again: its data needs no cache.
+                let file = file.with_direct(self.pass.is_write());
                 self.current = Some(Current { file, member, end: 0, empty });
             }
             (_, Kind::HardLink(_)) => {}

@@ -104,6 +104,10 @@ impl<'a> Pass<'a> {
         matches!(self, Self::Measure(_))
     }
 
+    pub(super) fn is_write(&self) -> bool {
+        matches!(self, Self::Write(_))
+    }
+
     /// Takes the next regular file of the source. Returns whether it is made without data.
     pub(super) fn file(&mut self, member: &Member) -> bool {
         match self {

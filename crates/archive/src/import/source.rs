@@ -10,7 +10,7 @@ use crate::pipe::{Gone, Outlet, PipeItem};
 use crate::{Action, Cause, Error, ImageError, Place};
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufReader, Cursor, Read};
+use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ enum Origin {
     /// An archive in a file.
     Archive(Arc<Layer>),
     /// An archive, unpacked, and whether it is compressed.
-    Stream(Box<dyn Read + Send>, bool),
+    Stream(Box<dyn BufRead + Send>, bool),
     Layers(Arc<Vec<Layer>>),
 }
 
@@ -320,10 +320,17 @@ fn send_members(archive: &Layer, limit: &Limit, copies: &Copies, out: &mut Outle
         Ok(opened) => opened,
         Err(e) => return out.push(PipeItem::Failed(e)),
     };
-    let mut stream = ArchiveStream::new(stream, None, compressed.then(|| copies.begin(0)));
-    tar::send(TarStream { stream: limit.of(&mut stream), compressed, name: &archive.name }, false, out)?;
-    stream.keep();
-    Ok(())
+    if !compressed {
+        let tar = TarStream { stream: limit.of(stream), compressed, name: &archive.name };
+        return tar::send(tar, false, out);
+    }
+    let copy = Some(copies.begin(0));
+    let sent = ArchiveStream::of(limit.of(stream), None, copy, |mut stream| {
+        tar::send(TarStream { stream: &mut stream, compressed, name: &archive.name }, false, out)?;
+        stream.keep();
+        Ok(())
+    });
+    sent.unwrap_or_else(|e| out.push(PipeItem::Failed(archive.failed(Action::Read, e))))
 }
 
 /// Sends the members of all layers, those of the lowest first.

@@ -4,7 +4,7 @@ use crate::member::Kind;
 use crate::pipe::{Gone, Outlet, PIECE, PipeItem};
 use crate::tarball::{TarError, TarReader};
 use crate::{Action, Error, Place};
-use std::io::{self, Read};
+use std::io::{self, BufRead};
 
 /// The archive of an import, unpacked.
 pub(super) struct TarStream<'a, R> {
@@ -16,7 +16,7 @@ pub(super) struct TarStream<'a, R> {
 }
 
 /// Sends the members of an archive, with their data if `content` is wanted.
-pub(super) fn send<R: Read>(tar: TarStream<'_, R>, content: bool, out: &mut Outlet) -> Result<(), Gone> {
+pub(super) fn send<R: BufRead>(tar: TarStream<'_, R>, content: bool, out: &mut Outlet) -> Result<(), Gone> {
     let TarStream { mut stream, compressed, name } = tar;
     let sent = send_members(TarReader::new(&mut stream), content, out).and_then(|()| match compressed {
         true => io::copy(&mut stream, &mut io::sink()).map(drop).map_err(|e| Stop::Tar(e.into())),
@@ -48,7 +48,7 @@ impl From<TarError> for Stop {
     }
 }
 
-fn send_members(mut tar: TarReader<impl Read>, content: bool, out: &mut Outlet) -> Result<(), Stop> {
+fn send_members(mut tar: TarReader<impl BufRead>, content: bool, out: &mut Outlet) -> Result<(), Stop> {
     while let Some(member) = tar.next()? {
         let data = match &member.kind {
             Kind::File { data, .. } if content => data.clone(),
@@ -60,8 +60,7 @@ fn send_members(mut tar: TarReader<impl Read>, content: bool, out: &mut Outlet) 
         for (start, len) in data.into_iter().filter(|_| !left_out) {
             let mut at = start;
             while at < start + len {
-                let mut bytes = vec![0; (start + len - at).min(PIECE as u64) as usize];
-                tar.read_exact(&mut bytes)?;
+                let bytes = tar.read_exact((start + len - at).min(PIECE as u64) as usize)?;
                 let offset = at;
                 at += bytes.len() as u64;
                 out.push(PipeItem::Data { offset, bytes })?;

@@ -7,7 +7,7 @@ use crate::acl_text;
 use crate::member::{Kind, Member, Ranges, Xattrs};
 use lanefs_format::Timestamp;
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{BufRead, ErrorKind};
 
 /// Bytes of the pax headers and long names before one member that are accepted; attributes of
 /// 64 KiB are among them.
@@ -58,7 +58,7 @@ struct Sparse {
     numbers: Vec<u64>,
 }
 
-impl<R: Read> TarReader<R> {
+impl<R: BufRead> TarReader<R> {
     /// Returns a reader at the start of an archive.
     pub(crate) fn new(stream: R) -> Self {
         Self { stream, at: 0, left: 0, padding: 0, global: Extended::default() }
@@ -113,21 +113,27 @@ impl<R: Read> TarReader<R> {
         }
     }
 
-    /// Reads data of the current member, holes left out; returns 0 at its end.
-    pub(crate) fn read(&mut self, buf: &mut [u8]) -> Result<usize, TarError> {
-        let want = buf.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
-        if want == 0 {
+    /// Passes on the next bytes of the current member's data, holes left out: at most `most`, and
+    /// none at its end. Returns how many.
+    pub(super) fn take(&mut self, most: usize, mut to: impl FnMut(&[u8])) -> Result<usize, TarError> {
+        let most = most.min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        if most == 0 {
             return Ok(0);
         }
-        let n = loop {
-            match self.stream.read(&mut buf[..want]) {
-                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                other => break other?,
+        let there = loop {
+            match self.stream.fill_buf() {
+                // Asked for again, because a loop cannot lend what it may not return.
+                Ok(_) => break self.stream.fill_buf()?,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e.into()),
             }
         };
+        let n = there.len().min(most);
         if n == 0 {
             return Err(TarError::Broken { at: self.at, rule: TRUNCATED });
         }
+        to(&there[..n]);
+        self.stream.consume(n);
         self.at += n as u64;
         self.left -= n as u64;
         Ok(n)
@@ -149,19 +155,16 @@ impl<R: Read> TarReader<R> {
         Ok(seek(&mut self.stream, by)?)
     }
 
-    /// Fills `buf` with data of the current member.
-    pub(crate) fn read_exact(&mut self, mut buf: &mut [u8]) -> Result<(), TarError> {
-        while !buf.is_empty() {
-            let n = self.read(buf)?;
-            if n == 0 {
-                return Err(TarError::Broken {
-                    at: self.at,
-                    rule: "a member with less data than it should have",
-                });
+    /// Returns the next `len` bytes of the current member's data.
+    pub(crate) fn read_exact(&mut self, len: usize) -> Result<Vec<u8>, TarError> {
+        let mut bytes = Vec::with_capacity(len);
+        while bytes.len() < len {
+            let (left, at) = (len - bytes.len(), self.at);
+            if self.take(left, |piece| bytes.extend_from_slice(piece))? == 0 {
+                return Err(TarError::Broken { at, rule: "a member with less data than it should have" });
             }
-            buf = &mut buf[n..];
         }
-        Ok(())
+        Ok(bytes)
     }
 
     fn start_data(&mut self, start: u64, size: u64) -> Result<(), TarError> {
@@ -177,8 +180,7 @@ impl<R: Read> TarReader<R> {
     fn skip(&mut self) -> Result<(), TarError> {
         self.left = self.left.saturating_add(self.padding);
         self.padding = 0;
-        let mut sink = [0; 16 << 10];
-        while self.read(&mut sink)? != 0 {}
+        while self.take(usize::MAX, |_| {})? != 0 {}
         Ok(())
     }
 
@@ -194,7 +196,7 @@ impl<R: Read> TarReader<R> {
                     filled += n;
                     self.at += n as u64;
                 }
-                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => return Err(e.into()),
             }
         }
@@ -212,13 +214,8 @@ impl<R: Read> TarReader<R> {
         *budget = budget.checked_sub(size).ok_or(TarError::Broken { at: start, rule })?;
         self.start_data(start, size)?;
         let mut bytes = Vec::new();
-        let mut piece = [0; 4096];
-        loop {
-            match self.read(&mut piece)? {
-                0 => return Ok(bytes),
-                n => bytes.extend_from_slice(&piece[..n]),
-            }
-        }
+        while self.take(usize::MAX, |piece| bytes.extend_from_slice(piece))? != 0 {}
+        Ok(bytes)
     }
 
     fn text(&mut self, start: u64, size: u64, budget: &mut u64) -> Result<Vec<u8>, TarError> {

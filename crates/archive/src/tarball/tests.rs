@@ -29,11 +29,8 @@ fn read_all(archive: &[u8]) -> Result<Tree, TarError> {
             }
             content.resize(*size as usize, 0);
             for (offset, len) in data {
-                let mut piece = &mut content[*offset as usize..][..*len as usize];
-                while !piece.is_empty() {
-                    let n = reader.read(piece)?;
-                    piece = &mut piece[n..];
-                }
+                let piece = reader.read_exact(*len as usize)?;
+                content[*offset as usize..][..*len as usize].copy_from_slice(&piece);
             }
         }
         member.path = clean(&member.path).unwrap_or_default();
@@ -125,13 +122,7 @@ fn rewrite(archive: &[u8]) -> Vec<u8> {
     while let Some(mut member) = reader.next().unwrap() {
         member.path = clean(&member.path).unwrap();
         assert!(writer.member(&member).unwrap());
-        let mut buf = [0; 777];
-        loop {
-            match reader.read(&mut buf).unwrap() {
-                0 => break,
-                n => writer.data(&buf[..n]).unwrap(),
-            }
-        }
+        while reader.take(777, |piece| writer.data(piece).unwrap()).unwrap() != 0 {}
     }
     writer.finish().unwrap()
 }

@@ -88,7 +88,10 @@ impl FileOptions {
         if kind == Kind::Regular {
             // Emptied under the lock only: another opener may be at work on it.
             // First to the new size, which the file system may refuse: its content is kept then.
-            let resized = [size, 0, size].into_iter().try_for_each(|len| file.set_len(len));
+            // One that is empty is not cut: ext4 would write such a file out when it is closed.
+            let was_empty = file.metadata().map_err(|e| explain(path, e))?.len() == 0;
+            let sizes: &[u64] = if was_empty { &[size] } else { &[size, 0, size] };
+            let resized = sizes.iter().try_for_each(|&len| file.set_len(len));
             resized.map_err(|e| explain(path, e))?;
         }
         let device = self.finish(path, file, kind)?;

@@ -215,7 +215,7 @@ pub enum Error {
     /// A volume with multiple mount protection that another host uses (EBUSY), or has taken from
     /// this one (EIO).
     #[error(transparent)]
-    Mmp(#[from] MmpError),
+    Mmp(Box<MmpError>),
     /// The volume has been closed.
     #[error("the volume is closed")]
     Closed,
@@ -271,7 +271,7 @@ impl Error {
             Error::NotVolume { .. } | Error::Mkfs(_) | Error::Resize(_) | Error::Tuning(_) => EINVAL,
             Error::XattrName(e) => xattr_name_errno(e),
             Error::Mmp(e) if e.is_in_use() => EBUSY,
-            Error::Mmp(MmpError::Place { .. }) => EUCLEAN,
+            Error::Mmp(e) if matches!(**e, MmpError::Place { .. }) => EUCLEAN,
             Error::Format(_)
             | Error::Corrupt(_)
             | Error::Dir(_)
@@ -298,6 +298,12 @@ fn xattr_name_errno(e: &lanefs_format::xattr::NameError) -> i32 {
         NameError::Length(_) => ERANGE,
         NameError::Invalid => EINVAL,
         NameError::Prefix => EOPNOTSUPP,
+    }
+}
+
+impl From<MmpError> for Error {
+    fn from(e: MmpError) -> Self {
+        Error::Mmp(Box::new(e))
     }
 }
 

@@ -141,7 +141,7 @@ fn other(seq: u32) -> Mmp {
 
 fn mmp_error(result: Result<impl fmt::Debug>) -> MmpError {
     match result.unwrap_err().into_kind() {
-        Error::Mmp(e) => e,
+        Error::Mmp(e) => *e,
         e => panic!("{e}"),
     }
 }
