@@ -90,6 +90,7 @@ impl Client {
     pub(crate) fn run(&self, jobs: &mut [Job<'_>]) -> Result<(), NbdError> {
         let mut left = jobs.len();
         let mut lost_since = None;
+        let mut pause = FIRST_PAUSE;
         loop {
             let session = self.session()?;
             let Err(why) = session.run(jobs) else { break };
@@ -102,17 +103,31 @@ impl Client {
                 job.failed = None;
                 still += 1;
             }
-            if still < left {
-                (left, lost_since) = (still, None);
-            }
-            let since = *lost_since.get_or_insert_with(Instant::now);
-            // A server that takes every connection, and never this request.
-            if since.elapsed() > self.connector.url.reconnect {
+            if self.connector.url.reconnect.is_zero() {
                 return Err(self.fail(self.gave_up(why)));
             }
+            // A server that takes every connection, and never this request.
+            match lost_since {
+                Some(since) if still == left => self.pause(since, &mut pause, &why)?,
+                _ => (lost_since, pause) = (Some(Instant::now()), FIRST_PAUSE),
+            }
+            left = still;
             self.reconnect(&session, why)?;
         }
         jobs.iter().find_map(|job| job.failed.clone()).map_or(Ok(()), Err)
+    }
+
+    /// Waits before a request is sent again that was lost before, each time for longer.
+    ///
+    /// # Errors
+    /// Why the device has failed: the request has been lost for as long as `reconnect=` gives.
+    fn pause(&self, since: Instant, pause: &mut Duration, why: &NbdError) -> Result<(), NbdError> {
+        if since.elapsed() > self.connector.url.reconnect {
+            return Err(self.fail(self.gave_up(why.clone())));
+        }
+        std::thread::sleep(*pause);
+        *pause = (*pause * 2).min(LONGEST_PAUSE);
+        Ok(())
     }
 
     fn gave_up(&self, last: NbdError) -> NbdError {

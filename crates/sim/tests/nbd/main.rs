@@ -434,6 +434,27 @@ fn a_server_that_never_answers_fails_the_device() {
 }
 
 #[test]
+fn without_reconnect_there_is_one_connection() {
+    let bench = Bench::new(usual());
+    let device = bench.try_open("&reconnect=0").unwrap();
+    bench.server.disconnect();
+    let e = why(device.read_at(&mut [0; 512], 0));
+    assert_eq!(e, NbdError::GaveUp { seconds: 0, last: Box::new(NbdError::Closed) });
+    assert_eq!(bench.server.connections(), 1);
+}
+
+/// A server that closes each connection at a certain request is not connected to all the time.
+#[test]
+fn a_request_that_ends_connections_is_sent_ever_less_often() {
+    let bench = Bench::new(usual());
+    let device = bench.try_open("&timeout=5&reconnect=2").unwrap();
+    bench.server.fault_from(Some(NbdKind::Flush), 1, NbdFault::Close);
+    let e = why(device.flush());
+    assert_eq!(e, NbdError::GaveUp { seconds: 2, last: Box::new(NbdError::Closed) });
+    assert!((4..15).contains(&bench.server.connections()), "{} connections", bench.server.connections());
+}
+
+#[test]
 fn a_server_that_stays_away_fails_the_device_for_all_threads() {
     let bench = Bench::new(usual());
     let device = bench.try_open("&timeout=1&reconnect=1").unwrap();
@@ -447,6 +468,7 @@ fn a_server_that_stays_away_fails_the_device_for_all_threads() {
             });
         }
     });
+    assert_eq!(bench.server.connections(), 1);
     // It stays so: what was acknowledged may be lost.
     bench.server.set_down(false);
     let e = device.read_at(&mut [0; 512], 0).unwrap_err();

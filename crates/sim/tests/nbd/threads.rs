@@ -169,3 +169,29 @@ fn a_failed_flush_ends_the_wait_for_room() {
         }
     });
 }
+
+/// All requests of all threads are late at the same time: one thread connects again.
+#[test]
+fn threads_whose_requests_are_late_together() {
+    let bench = Bench::new(usual());
+    let device = bench.try_open("&timeout=1&reconnect=20").unwrap();
+    device.write_at(&[9; 4096], 0).unwrap();
+    bench.server.fault_from(None, 1, NbdFault::Silence);
+    std::thread::scope(|scope| {
+        for thread in 0..12u64 {
+            let device = &device;
+            scope.spawn(move || match thread % 3 {
+                0 => device.read_at(&mut [0; 4096], thread * 4096).unwrap(),
+                1 => device.write_at(&[thread as u8; 4096], thread * 4096).unwrap(),
+                _ => device.flush().unwrap(),
+            });
+        }
+        while bench.server.connections() == 1 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        bench.server.heal();
+    });
+    assert!((2..4).contains(&bench.server.connections()), "{} connections", bench.server.connections());
+    let image = bench.server.image().to_bytes();
+    assert!((1..12).step_by(3).all(|thread| image[thread * 4096..][..4096] == [thread as u8; 4096]));
+}

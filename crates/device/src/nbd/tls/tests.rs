@@ -179,12 +179,15 @@ fn the_end_of_a_connection_is_a_loss() {
     assert_eq!(end(&socket), NbdError::Closed);
     server.join().unwrap();
     // An alert: here of a server that does not understand what it was sent.
-    let (socket, server) = connected(|mut session, mut stream| {
+    let (told, waits) = std::sync::mpsc::channel();
+    let (socket, server) = connected(move |mut session, mut stream| {
+        told.send(()).unwrap();
         while session.process_new_packets().is_ok() {
             session.read_tls(&mut stream).unwrap();
         }
         session.write_tls(&mut stream).unwrap();
     });
+    waits.recv().unwrap();
     let Socket::Tls(tls) = &socket else { panic!("{socket:?}") };
     tls.below().send(b"\x17\x03\x03\x00\x20 no record of this connection...", false).unwrap();
     assert_eq!(end(&socket), NbdError::Closed);
