@@ -135,7 +135,7 @@ impl Shared {
     fn writer(&self) -> impl Fn(u32) + Send + use<> {
         let below: Arc<dyn BlockDevice> = self.device.clone();
         let block = MmpBlock::of(&below, &read_super(&*below).unwrap()).unwrap().unwrap();
-        move |seq| block.write(&other(seq)).unwrap()
+        move |seq| drop(block.write(&other(seq)).unwrap())
     }
 }
 
