@@ -81,14 +81,15 @@ impl MmpBlock {
         }
     }
 
-    /// Writes the block. Volatile until a flush.
+    /// Writes the block. Volatile until a flush. Returns what a reader finds: names are cut.
     ///
     /// # Errors
     /// The device's.
-    pub(crate) fn write(&self, mmp: &Mmp) -> Result<()> {
+    pub(crate) fn write(&self, mmp: &Mmp) -> Result<Mmp> {
         let mut bytes = AlignedBuf::zeroed(self.size);
         bytes[..Mmp::LEN].copy_from_slice(&mmp.encode(&self.csum));
-        self.write_bytes(&bytes)
+        self.write_bytes(&bytes)?;
+        Ok(self.parse(&bytes)?)
     }
 
     /// Writes these bytes, of a whole block in aligned memory.

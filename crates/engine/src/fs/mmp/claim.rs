@@ -73,7 +73,7 @@ impl HostClaim {
             if self.is_reproducible {
                 (mmp.nodename, mmp.bdevname) = (Vec::new(), Vec::new());
             }
-            block.write(&mmp)
+            block.write(&mmp).map(drop)
         })
     }
 

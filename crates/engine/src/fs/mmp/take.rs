@@ -141,16 +141,15 @@ impl Taking<'_> {
 
     /// Writes a sequence of this host, durably.
     fn write_own(&self) -> Result<Mmp> {
-        let mmp = Mmp {
+        let written = self.block.write(&Mmp {
             seq: self.clock.first_sequence(),
             time: self.fixed_time.unwrap_or_else(now_in_seconds),
             nodename: self.nodename.clone(),
             bdevname: self.bdevname.clone(),
             check_interval: check_interval(self.interval),
-        };
-        self.block.write(&mmp)?;
+        })?;
         self.block.device.flush()?;
-        Ok(mmp)
+        Ok(written)
     }
 
     /// Reads the superblock past all caches.

@@ -69,6 +69,11 @@ impl BlockDevice for Hooked {
         self.below.size()
     }
 
+    /// Longer than the block has room for.
+    fn name(&self) -> Option<String> {
+        Some("nbd+unix:///export?socket=/run/user/1000/nbd.sock".into())
+    }
+
     fn read_only(&self) -> bool {
         false
     }
@@ -130,7 +135,7 @@ impl Shared {
     fn writer(&self) -> impl Fn(u32) + Send + use<> {
         let below: Arc<dyn BlockDevice> = self.device.clone();
         let block = MmpBlock::of(&below, &read_super(&*below).unwrap()).unwrap().unwrap();
-        move |seq| block.write(&other(seq)).unwrap()
+        move |seq| drop(block.write(&other(seq)).unwrap())
     }
 }
 
