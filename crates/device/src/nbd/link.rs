@@ -14,7 +14,7 @@
 //!   the rest is left to the next one, which sends and reads. So a server that stops reading until
 //!   its replies are read does not stop for ever.
 //! - While a thread sleeps, one thread leads, or has been woken to.
-//! - A thread that sleeps is in `sleepers` until it is answered. Only the table's lock changes that.
+//! - A thread that sleeps is in `sleepers` until it is answered. Changes take the table's lock.
 //! - The reader is in the table while no thread leads.
 
 use super::error::NbdError;
@@ -455,8 +455,9 @@ impl Link {
         Ok(())
     }
 
-    /// Checks, after `step` of time, that no request waits for longer than it may: for its own time,
-    /// and for as long as the oldest. A slow server answers a long queue, each request in its time.
+    /// Checks, after `step` of time, that no request waits for longer than it may: for its own
+    /// time, and for as long as the oldest. A slow server answers a long queue, each request in its
+    /// time.
     pub(super) fn check_deadlines(&self, step: Duration, current: Option<Due>) -> Result<(), NbdError> {
         let mut table = self.table();
         table.clock += step;

@@ -1,8 +1,8 @@
 //! Multiple mount protection (MMP): keeps two hosts from writing one volume.
 //!
-//! A volume with the feature `mmp` has a block that its user keeps changing. [`HostClaim::take`] claims
-//! the volume by that block before anything else of it is read for writing ([`take`]). The open
-//! volume writes through a [`FencedDevice`], which asks the [`Holder`] before each write whether
+//! A volume with the feature `mmp` has a block that its user keeps changing. [`HostClaim::take`]
+//! claims the volume by that block before anything else of it is read for writing ([`take`]). The
+//! open volume writes through a [`FencedDevice`], which asks the [`Holder`] before each write whether
 //! the volume is still this host's. A thread renews the claim ([`Updater`]), and the close gives it
 //! back.
 //!
