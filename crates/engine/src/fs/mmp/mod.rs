@@ -2,9 +2,9 @@
 //!
 //! A volume with the feature `mmp` has a block that its user keeps changing. [`HostClaim::take`]
 //! claims the volume by that block before anything else of it is read for writing ([`take`]). The
-//! open volume writes through a [`FencedDevice`], which asks the [`Holder`] before each write whether
-//! the volume is still this host's. A thread renews the claim ([`Updater`]), and the close gives it
-//! back.
+//! open volume writes through a [`FencedDevice`], which asks the [`Holder`] before each write
+//! whether the volume is still this host's. A thread renews the claim ([`Updater`]), and the close
+//! gives it back.
 //!
 //! A host may take the volume of another one when it has seen the same sequence for
 //! [`takeover_wait`](lanefs_format::mmp::takeover_wait), has written its own, and has seen that for
