@@ -102,7 +102,7 @@ impl ImportOptions {
     }
 
     /// Sets whether the whiteouts of layers take names of lower layers away (the default), or
-    /// arrive as files. Those of a single archive are always files.
+    /// arrive as files. The whiteouts of a single archive are always files.
     #[must_use]
     pub fn whiteouts(mut self, whiteouts: bool) -> Self {
         self.whiteouts = whiteouts;
@@ -133,7 +133,7 @@ impl ImportOptions {
 ///
 /// Layers ([`Source::layers`]) lie on top of each other, the first on what is in `dir`. There a
 /// name replaces a directory too, a directory has the attributes of the last layer that names it,
-/// and whiteouts take away what is below their layer. Those of an image are checked first: unless
+/// and whiteouts remove names below their layer. The layers of an image are checked first: unless
 /// all of them have the digests that the image says, nothing is written.
 ///
 /// `events` hears of each step and says whether to go on; also, ten times a second, while a source

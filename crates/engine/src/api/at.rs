@@ -1,5 +1,5 @@
-//! Operations on paths that begin at a directory, as openat(2) and its family have them. Those of a
-//! volume begin at its root.
+//! Operations on paths that begin at a directory, as openat(2) and its family have them. The paths
+//! of a volume begin at its root.
 
 use super::dir::special;
 use super::path::{self, NamePlace};

@@ -60,7 +60,7 @@ pub fn read(device: Arc<dyn BlockDevice>) -> Result<Option<MmpInfo>> {
 /// 1 to 300, or changes the interval of a volume that has it. The volume is recovered first.
 ///
 /// # Errors
-/// Those of [`OpenOptions::open_device`] for writing; no free block.
+/// The errors of [`OpenOptions::open_device`] for writing; no free block.
 pub fn enable(device: Arc<dyn BlockDevice>, options: OpenOptions, interval: u16) -> Result<()> {
     switch(device, options, |fs| fs.switch_mmp_on(interval))
 }
@@ -69,7 +69,7 @@ pub fn enable(device: Arc<dyn BlockDevice>, options: OpenOptions, interval: u16)
 /// recovered first. Does nothing to a volume without.
 ///
 /// # Errors
-/// Those of [`OpenOptions::open_device`] for writing: another host uses the volume.
+/// The errors of [`OpenOptions::open_device`] for writing: another host uses the volume.
 pub fn disable(device: Arc<dyn BlockDevice>, options: OpenOptions) -> Result<()> {
     switch(device, options, Fs::switch_mmp_off)
 }
