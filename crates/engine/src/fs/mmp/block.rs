@@ -11,6 +11,30 @@ use std::time::Duration;
 const TRIES: u32 = 4;
 const BETWEEN_TRIES: Duration = Duration::from_millis(50);
 
+/// What the bytes of an MMP block say.
+#[derive(Debug)]
+pub(super) enum BlockContent {
+    Whole(Mmp),
+    /// All but the checksum is right. A power cut may tear a write of the block, whose checksum
+    /// lies in another sector than the rest: each part is then of a block that was written.
+    Torn(Mmp, FormatError),
+    Damaged(FormatError),
+}
+
+impl BlockContent {
+    /// Returns what `bytes` of the block `number` say.
+    pub(super) fn new(number: u64, csum: &Checksummer, bytes: &[u8]) -> Self {
+        let unchecked = || Mmp::parse(bytes, number, &Checksummer::NONE);
+        match Mmp::parse(bytes, number, csum) {
+            Ok(mmp) => Self::Whole(mmp),
+            Err(why) => match unchecked() {
+                Ok(mmp) => Self::Torn(mmp, why),
+                Err(_) => Self::Damaged(why),
+            },
+        }
+    }
+}
+
 /// The MMP block of a volume.
 #[derive(Debug)]
 pub(crate) struct MmpBlock {
@@ -52,32 +76,40 @@ impl MmpBlock {
         Ok(bytes)
     }
 
+    /// Checks bytes of the block.
+    ///
+    /// # Errors
+    /// Those of [`Mmp::parse`].
     pub(super) fn parse(&self, bytes: &[u8]) -> std::result::Result<Mmp, FormatError> {
         Mmp::parse(bytes, self.number, &self.csum)
     }
 
-    /// Reads and checks the block. Reads it again a few times if it is damaged, because another
-    /// host may have written a part of it.
+    /// Reads the block, and again a few times if it is damaged: another host may have written a
+    /// part of it. Returns the bytes, and what they say.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(super) fn read_any(&self, clock: &HostClock) -> Result<(AlignedBuf, BlockContent)> {
+        let mut tries = 1;
+        loop {
+            let bytes = self.read_bytes()?;
+            let content = BlockContent::new(self.number, &self.csum, &bytes);
+            if tries == TRIES || matches!(content, BlockContent::Whole(_)) {
+                return Ok((bytes, content));
+            }
+            clock.sleep(BETWEEN_TRIES);
+            tries += 1;
+        }
+    }
+
+    /// Reads and checks the block as [`read_any`](Self::read_any) does.
     ///
     /// # Errors
     /// The device's; those of [`Mmp::parse`].
     pub(crate) fn read(&self, clock: &HostClock) -> Result<Mmp> {
-        Ok(self.read_both(clock)?.0)
-    }
-
-    /// Reads as [`read`](Self::read) does. Returns the bytes too.
-    ///
-    /// # Errors
-    /// The device's; those of [`Mmp::parse`].
-    pub(super) fn read_both(&self, clock: &HostClock) -> Result<(Mmp, AlignedBuf)> {
-        let mut tries = 1;
-        loop {
-            let bytes = self.read_bytes()?;
-            match self.parse(&bytes) {
-                Err(_) if tries < TRIES => clock.sleep(BETWEEN_TRIES),
-                read => return Ok((read?, bytes)),
-            }
-            tries += 1;
+        match self.read_any(clock)?.1 {
+            BlockContent::Whole(mmp) => Ok(mmp),
+            BlockContent::Torn(_, why) | BlockContent::Damaged(why) => Err(why.into()),
         }
     }
 
@@ -85,11 +117,11 @@ impl MmpBlock {
     ///
     /// # Errors
     /// The device's.
-    pub(crate) fn write(&self, mmp: &Mmp) -> Result<Mmp> {
+    pub(crate) fn write(&self, mmp: &Mmp) -> Result<(Mmp, AlignedBuf)> {
         let mut bytes = AlignedBuf::zeroed(self.size);
         bytes[..Mmp::LEN].copy_from_slice(&mmp.encode(&self.csum));
         self.write_bytes(&bytes)?;
-        Ok(self.parse(&bytes)?)
+        Ok((self.parse(&bytes)?, bytes))
     }
 
     /// Writes these bytes, of a whole block in aligned memory.

@@ -7,6 +7,7 @@
 //! Invariant: a look counts from the moment before its read was sent. A host that was stopped
 //! while it read, and woke with what was true then, looks again.
 
+use super::block::BlockContent;
 use super::{HostClock, MmpBlock, Times};
 use crate::error::{Error, MmpError, Result};
 use lanefs_device::RepeatGuard;
@@ -72,16 +73,24 @@ impl OwnSequences {
         (self.first..=last).contains(&seen.seq) && seen.nodename == self.nodename
     }
 
+    /// Checks that the block is this host's. One that is torn may be: its server was killed in the
+    /// middle of an update, which this host repeats.
+    fn check(&self, content: &BlockContent) -> std::result::Result<(), MmpError> {
+        match content {
+            BlockContent::Whole(seen) | BlockContent::Torn(seen, _) if self.contain(seen) => Ok(()),
+            BlockContent::Whole(seen) => Err(MmpError::fenced(seen)),
+            BlockContent::Torn(_, why) | BlockContent::Damaged(why) => {
+                Err(MmpError::FencedByDamage { why: why.to_string() })
+            }
+        }
+    }
+
     /// Checks the bytes of the block as they are on a new connection.
-    fn check(&self, bytes: &[u8]) -> std::result::Result<(), MmpError> {
+    fn check_bytes(&self, bytes: &[u8]) -> std::result::Result<(), MmpError> {
         if self.ended.load(Ordering::Acquire) {
             return Ok(());
         }
-        match Mmp::parse(bytes, self.number, &self.csum) {
-            Ok(seen) if self.contain(&seen) => Ok(()),
-            Ok(seen) => Err(MmpError::fenced(&seen)),
-            Err(why) => Err(MmpError::FencedByDamage { why: why.to_string() }),
-        }
+        self.check(&BlockContent::new(self.number, &self.csum, bytes))
     }
 }
 
@@ -107,7 +116,7 @@ impl Holder {
         block.device.guard_repeats(RepeatGuard {
             offset: block.offset(),
             len: block.size,
-            check: Arc::new(move |bytes| asked.check(bytes).map_err(|why| why.to_string())),
+            check: Arc::new(move |bytes| asked.check_bytes(bytes).map_err(|why| why.to_string())),
         });
         let state = HolderState { mmp, updated: looked, took: Duration::ZERO, ended: false };
         let holder = Self {
@@ -172,16 +181,8 @@ impl Holder {
     fn verify(&self) -> Result<Duration> {
         for _ in 0..LOOKS {
             let began = self.clock.now();
-            let seen = match self.block.read(&self.clock) {
-                Ok(seen) => seen,
-                Err(Error::Format(why)) => {
-                    return Err(self.lose(MmpError::FencedByDamage { why: why.to_string() }));
-                }
-                Err(e) => return Err(e),
-            };
-            if !self.own.contain(&seen) {
-                return Err(self.lose(MmpError::fenced(&seen)));
-            }
+            let (_, content) = self.block.read_any(&self.clock)?;
+            self.own.check(&content).map_err(|why| self.lose(why))?;
             if self.clock.now().saturating_sub(began) < self.times.trust / 2 {
                 self.saw(began);
                 return Ok(began);

@@ -7,10 +7,13 @@
 //! host may take from its read to its write ([`WINDOW`]); a host that took longer waits as behind
 //! a dead holder.
 //!
+//! A block whose checksum is wrong was torn by a power cut. It counts as that of a dead holder.
+//!
 //! The kernel does not wait behind a clean block. If its whole claim falls into another host's
 //! window, the block does not show it before its next update. The superblock does: each mount
 //! writes it. So it has to be the same before and after the wait.
 
+use super::block::BlockContent;
 use super::holder::now_in_seconds;
 use super::{HostClock, MmpBlock, Waiting};
 use crate::error::{MmpError, MmpHolder, Result};
@@ -71,9 +74,15 @@ impl Taking<'_> {
         for _ in 0..ROUNDS {
             let superblock = self.superblock()?;
             let began = self.clock.now();
-            let (seen, before) = self.block.read_both(self.clock)?;
+            let (before, content) = self.block.read_any(self.clock)?;
+            let (seen, state) = match content {
+                BlockContent::Whole(seen) => (seen.clone(), seen.state()),
+                // By a power cut: its writer was the holder.
+                BlockContent::Torn(seen, _) => (seen, MmpState::Held),
+                BlockContent::Damaged(why) => return Err(why.into()),
+            };
             let holder = MmpHolder::new(&seen);
-            match seen.state() {
+            match state {
                 MmpState::Fsck => return Err(MmpError::Fsck(holder).into()),
                 MmpState::Unknown => return Err(MmpError::UnknownSequence { seq: seen.seq, holder }.into()),
                 // A host has closed the volume between the two reads.
@@ -82,10 +91,13 @@ impl Taking<'_> {
                 MmpState::Held => {
                     let wait = takeover_wait(self.interval, seen.check_interval);
                     self.tell(Some(holder), wait * 2);
-                    match self.watch(&seen, wait)? {
-                        Err(now) if now.state() == MmpState::Clean => {}
-                        Err(now) => return Err(MmpError::InUse(MmpHolder::new(&now)).into()),
+                    match self.watch(&before, wait)? {
                         Ok(_) => return self.claim_behind(wait, &superblock, before),
+                        Err(BlockContent::Whole(now)) if now.state() != MmpState::Clean => {
+                            return Err(MmpError::InUse(MmpHolder::new(&now)).into());
+                        }
+                        // It was closed, or is being written.
+                        Err(_) => {}
                     }
                 }
             }
@@ -95,7 +107,7 @@ impl Taking<'_> {
 
     /// Claims a volume that was clean at `began`.
     fn claim(&self, began: Duration, superblock: &[u8], before: AlignedBuf) -> Result<Took> {
-        let mmp = self.write_own()?;
+        let (mmp, bytes) = self.write_own()?;
         let wait = match self.clock.now().saturating_sub(began) <= WINDOW {
             true => CLEAN_WAIT,
             false => {
@@ -104,34 +116,36 @@ impl Taking<'_> {
                 wait
             }
         };
-        self.defend(mmp, wait, superblock, before)
+        let looked = self.defend(&bytes, wait, superblock)?;
+        Ok(Took { mmp, looked, before })
     }
 
-    /// Claims a volume whose sequence has not changed for `wait`.
+    /// Claims a volume whose block has not changed for `wait`.
     fn claim_behind(&self, wait: Duration, superblock: &[u8], before: AlignedBuf) -> Result<Took> {
-        let mmp = self.write_own()?;
-        self.defend(mmp, wait, superblock, before)
+        let (mmp, bytes) = self.write_own()?;
+        let looked = self.defend(&bytes, wait, superblock)?;
+        Ok(Took { mmp, looked, before })
     }
 
-    /// Waits whether the own sequence stays.
-    fn defend(&self, mmp: Mmp, wait: Duration, superblock: &[u8], before: AlignedBuf) -> Result<Took> {
-        match self.watch(&mmp, wait)? {
-            Err(now) => Err(MmpError::InUse(MmpHolder::new(&now)).into()),
+    /// Waits whether the own block stays. Returns when the last look at it began.
+    fn defend(&self, own: &[u8], wait: Duration, superblock: &[u8]) -> Result<Duration> {
+        match self.watch(own, wait)? {
+            Err(BlockContent::Whole(now)) => Err(MmpError::InUse(MmpHolder::new(&now)).into()),
+            Err(_) => Err(MmpError::Raced.into()),
             Ok(_) if *self.superblock()? != *superblock => Err(MmpError::Raced.into()),
-            Ok(looked) => Ok(Took { mmp, looked, before }),
+            Ok(looked) => Ok(looked),
         }
     }
 
     /// Looks at the block for `wait`, and once more at its end. Returns when the last look began,
     /// or what the block is now in place of `expected`.
-    fn watch(&self, expected: &Mmp, wait: Duration) -> Result<std::result::Result<Duration, Mmp>> {
+    fn watch(&self, expected: &[u8], wait: Duration) -> Result<std::result::Result<Duration, BlockContent>> {
         let end = self.clock.now() + wait;
         loop {
             self.clock.sleep(end.saturating_sub(self.clock.now()).min(STEP));
             let looked = self.clock.now();
-            let now = self.block.read(self.clock)?;
-            if now != *expected {
-                return Ok(Err(now));
+            if *self.block.read_bytes()? != *expected {
+                return Ok(Err(self.block.read_any(self.clock)?.1));
             }
             if looked >= end {
                 return Ok(Ok(looked));
@@ -139,8 +153,8 @@ impl Taking<'_> {
         }
     }
 
-    /// Writes a sequence of this host, durably.
-    fn write_own(&self) -> Result<Mmp> {
+    /// Writes a sequence of this host, durably. Returns the block, and its bytes.
+    fn write_own(&self) -> Result<(Mmp, AlignedBuf)> {
         let written = self.block.write(&Mmp {
             seq: self.clock.first_sequence(),
             time: self.fixed_time.unwrap_or_else(now_in_seconds),

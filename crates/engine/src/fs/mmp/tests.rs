@@ -252,6 +252,42 @@ fn a_dead_holder_is_waited_for() {
     assert_eq!(told[0].holder.as_ref().map(|holder| &holder.nodename), Some(&node));
 }
 
+/// A power cut has torn an update: the sequence is of one block, the checksum of another.
+#[test]
+fn a_torn_block_is_that_of_a_dead_holder() {
+    let shared = Shared::new();
+    shared.put(7);
+    let clock = Arc::new(Clock::default());
+    let damage = || shared.device.write_at(b"x", shared.block.offset() + 4).unwrap();
+    damage();
+    shared.open(&clock).unwrap().close().unwrap();
+    assert_eq!(clock.seconds(), 22);
+    // But for one that changes.
+    shared.put(7);
+    damage();
+    let (put, later) = (shared.writer(), Arc::new(Clock::default()));
+    *later.hook.lock().unwrap() = Some(Box::new(move |now| {
+        if now.as_secs() == 3 {
+            put(8);
+        }
+    }));
+    assert!(matches!(mmp_error(shared.open(&later)), MmpError::InUse(_)));
+}
+
+/// A server that is killed may have a part of the last update. This host repeats it.
+#[test]
+fn a_torn_block_of_this_host_is_its_own() {
+    let shared = Shared::new();
+    let clock = Arc::new(Clock::default());
+    let volume = shared.open(&clock).unwrap();
+    shared.device.write_at(&[0; 4], shared.block.offset() + 1020).unwrap();
+    clock.pass(Duration::from_millis(300));
+    volume.write("/a", b"1").unwrap();
+    volume.sync().unwrap();
+    volume.close().unwrap();
+    assert_eq!(shared.mmp().state(), MmpState::Clean);
+}
+
 /// Both have read a clean block. The one that writes later has the volume.
 #[test]
 fn of_two_that_claim_at_once_the_later_write_decides() {
@@ -324,8 +360,7 @@ fn what_is_no_holder_is_refused() {
     assert!(e.to_string().contains("lanefs mmp clear") && e.to_string().contains("'other'"), "{e}");
     shared.put(EXT4_MMP_SEQ_FSCK + 1);
     assert!(mmp_error(shared.open(&clock)).to_string().contains("0xe24d4d51"));
-    let damage = shared.block.offset() as usize + 300;
-    shared.device.write_at(b"x", damage as u64).unwrap();
+    shared.device.write_at(b"x", shared.block.offset()).unwrap();
     assert!(matches!(shared.open(&clock).unwrap_err().into_kind(), Error::Format(_)));
     for block in [0, 1, u64::MAX] {
         let mut sb: Superblock = read_super(&*shared.device).unwrap();
