@@ -278,7 +278,7 @@ fn cannot_open(verb: &str, name: &VolumeName, error: lanefs::Error, content: Opt
     let foreign = matches!(error.kind(), lanefs::Error::Format(lanefs_format::FormatError::BadMagic { .. }));
     let shown = match VolumeUrl::parse(name).map(|url| url.medium) {
         // A part is not in the name that the device has.
-        Ok(Medium::Nbd(url)) => url.to_owned(),
+        Ok(Medium::Nbd(url) | Medium::Rbd(url)) => url.to_owned(),
         _ => without_password(file.as_os_str()).to_string_lossy().into_owned(),
     };
     let cause = Cause::from(error).without(&format!("{shown}: "));

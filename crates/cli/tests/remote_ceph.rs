@@ -4,9 +4,11 @@
 use crate::support::mount::Mount;
 use crate::support::{Image, succeed, tool};
 use lanefs_tests::{Cluster, Served, e2fsck_clean};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -103,4 +105,100 @@ fn qemu_nbd_serves_an_image_while_an_osd_and_the_server_are_killed() {
     m.unmount("m");
     drop(server);
     judge(&m.image, &cluster, acknowledged);
+}
+
+#[test]
+#[ignore = "make judge-remote"]
+fn an_image_is_mounted_while_osds_are_killed() {
+    let m = Mount::blank();
+    let cluster = Cluster::start(&m.image.beside("ceph"));
+    let url = cluster.url("lanefs/disk", "");
+    m.image.ok(["mkfs", "-q", &url]);
+    let refused = m.image.lanefs(["mount", &url, "m", "-o", "sandbox=require"]).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("cannot be confined"), "{said}");
+    m.image.ok(["mount", &url, "m", "-o", "sandbox=off"]);
+    let table = fs::read_to_string("/proc/thread-self/mounts").unwrap();
+    let line = table.lines().find(|line| line.contains(m.at.to_str().unwrap())).unwrap();
+    assert!(line.starts_with("rbd:lanefs/disk?conf=") && line.contains("nosuid,nodev"), "{line}");
+    let acknowledged = load_while(&m.at, || {
+        an_osd_dies(&cluster, 0);
+        an_osd_dies(&cluster, 1);
+    });
+    m.unmount("m");
+    judge(&m.image, &cluster, acknowledged);
+}
+
+/// A holder of the lock is named, and kept; once its lock is broken, the cluster rejects what it
+/// still writes, although it was stopped and knows nothing of it.
+#[test]
+#[ignore = "make judge-remote"]
+fn a_broken_lock_fences_the_old_holder() {
+    let m = Mount::blank();
+    let cluster = Cluster::start(&m.image.beside("ceph"));
+    let url = cluster.url("lanefs/disk", "");
+    m.image.ok(["mkfs", "-q", &url]);
+    let mut server = m.image.lanefs(["mount", "-f", &url, "m"]).stderr(Stdio::piped()).spawn().unwrap();
+    while !m.is_mounted() {
+        assert!(server.try_wait().unwrap().is_none(), "the server ended");
+        thread::sleep(Duration::from_millis(10));
+    }
+    let mut file = File::create(m.path("before")).unwrap();
+    file.write_all(b"synced").unwrap();
+    file.sync_all().unwrap();
+    for other in ["ls", "mkdir"] {
+        let out = m.image.lanefs([other, &format!("{url}:/of-b")]).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(said.contains("is in use: the client at 127.0.0.1:"), "{said}");
+    }
+
+    let pid = Pid::from_raw(server.id().cast_signed()).unwrap();
+    file.write_all(&[1; 200_000]).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    let breaking = cluster.url("lanefs/disk", "&break-lock=yes");
+    m.image.ok(["mkdir", &format!("{breaking}:/of-b")]);
+    kill_process(pid, Signal::CONT).unwrap();
+    assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(5));
+    assert!(
+        fs::write(m.path("after"), b"late").and_then(|()| File::open(m.path("after"))?.sync_all()).is_err()
+    );
+    drop(file);
+    let _ = m.image.lanefs(["umount", "m"]).output().unwrap();
+    let ended = server.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(said.contains("another client has broken the lock"), "{said}");
+
+    m.image.ok(["mkdir", &format!("{url}:/again")]);
+    let copy = m.image.beside("copy.img");
+    succeed(cluster.rbd().args(["export", "lanefs/disk"]).arg(&copy));
+    e2fsck_clean(&copy);
+    assert_eq!(m.image.ok(["cat", "copy.img:/before"]), "synced");
+    assert_eq!(m.image.ok(["ls", "copy.img:/"]), "again\nbefore\nlost+found\nof-b\n");
+}
+
+/// The cluster fences a holder that has died, within a minute and without a word of the user.
+#[test]
+#[ignore = "make judge-remote"]
+fn a_holder_that_died_is_fenced_by_itself() {
+    let m = Mount::blank();
+    let cluster = Cluster::start(&m.image.beside("ceph"));
+    let url = cluster.url("lanefs/disk", "");
+    m.image.ok(["mkfs", "-q", &url]);
+    let mut server = m.image.lanefs(["mount", "-f", &url, "m"]).stderr(Stdio::null()).spawn().unwrap();
+    while !m.is_mounted() {
+        thread::sleep(Duration::from_millis(10));
+    }
+    let mut file = File::create(m.path("before")).unwrap();
+    file.write_all(b"synced").unwrap();
+    file.sync_all().unwrap();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let began = Instant::now();
+    m.image.ok(["mkdir", &format!("{url}:/of-b")]);
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+    drop(file);
+    let copy = m.image.beside("copy.img");
+    succeed(cluster.rbd().args(["export", "lanefs/disk"]).arg(&copy));
+    e2fsck_clean(&copy);
+    assert_eq!(m.image.ok(["cat", "copy.img:/before"]), "synced");
 }

@@ -2,6 +2,7 @@
 
 use crate::errno;
 use crate::nbd::{NbdError, NbdFailure};
+use crate::rbd::{RbdError, RbdFailure};
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
@@ -122,10 +123,15 @@ impl DeviceError {
         self.source.get_ref()?.downcast_ref::<NbdFailure>().map(|failure| &failure.why)
     }
 
+    /// Returns the failure of an RBD image, `None` if the error is none.
+    pub fn rbd(&self) -> Option<&RbdError> {
+        self.source.get_ref()?.downcast_ref::<RbdFailure>().map(|failure| &failure.why)
+    }
+
     /// Returns the errno with which a system call of Linux would have failed, EIO if there is none.
     pub fn errno(&self) -> i32 {
         let refused = || self.source.get_ref()?.downcast_ref::<Refused>().map(|r| r.errno);
-        let remote = || self.nbd().map(NbdError::errno);
+        let remote = || self.nbd().map(NbdError::errno).or_else(|| self.rbd().map(RbdError::errno));
         errno::of(&self.source).or_else(refused).or_else(remote).unwrap_or(errno::EIO)
     }
 }

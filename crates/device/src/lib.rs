@@ -37,6 +37,7 @@ pub mod os_name;
 mod overlay;
 mod paced;
 mod page_pool;
+mod parameters;
 mod partition;
 #[cfg(target_os = "linux")]
 mod pmem;
@@ -44,6 +45,7 @@ mod pmem;
 mod policy;
 #[cfg(not(target_os = "linux"))]
 mod portable;
+mod rbd;
 #[cfg(not(target_os = "linux"))]
 mod unmapped;
 mod url;
@@ -62,8 +64,7 @@ pub use file_options::{Cached, FileOptions, IoUring};
 pub use inherited::inherited_files;
 pub use mem::MemDevice;
 pub use nbd::{
-    ExportFlags, NbdAddress, NbdDevice, NbdError, NbdExport, NbdFailure, NbdUrl, absolute_url,
-    without_password,
+    ExportFlags, NbdAddress, NbdDevice, NbdError, NbdExport, NbdFailure, NbdUrl, without_password,
 };
 #[cfg(unix)]
 pub use nbd::{dial, dial_by};
@@ -71,6 +72,7 @@ pub use open_here::is_open_here;
 pub use overlay::Overlay;
 pub use paced::{Pace, PacedDevice};
 pub use page_pool::release_free_memory;
+pub use parameters::absolute_url;
 pub use partition::{
     GPT_BACKUP, LINUX_FILE_SYSTEM, NewPartition, Partition, PartitionTable, PartitionType, write_gpt,
 };
@@ -80,6 +82,7 @@ pub use pmem::{Lent, Mapped, Persistence, PmemDevice};
 pub use policy::set_idle_policy;
 #[cfg(not(target_os = "linux"))]
 pub use portable::FileDevice;
+pub use rbd::{RbdDevice, RbdError, RbdFailure, RbdUrl};
 #[cfg(not(target_os = "linux"))]
 use unmapped::PmemDevice;
 #[cfg(not(target_os = "linux"))]

@@ -1,7 +1,8 @@
 //! Volumes by name: a path, or a URL that says what kind of medium it is, and perhaps which part of
 //! it.
 //!
-//! `nbd://HOST/EXPORT` is an export of an NBD server (see [`NbdUrl`](crate::NbdUrl)).
+//! `nbd://HOST/EXPORT` is an export of an NBD server (see [`NbdUrl`](crate::NbdUrl)),
+//! `rbd:POOL/IMAGE` an image of a Ceph cluster (see [`RbdUrl`](crate::RbdUrl)).
 //! `disk.raw@2` and `disk.raw@root` are partitions, `disk.raw?offset=1M&size=4G` is a range of
 //! bytes. A path that exists as written is a path. Every name of a volume goes through here: those
 //! of the library, the command, a mount, the C interface and fio's engine.
@@ -10,6 +11,7 @@ use crate::errno::{EINVAL, ENOENT, ENOMEM, ENOSPC};
 use crate::nbd::{NbdDevice, NbdUrl, is_nbd, split_part, without_password};
 use crate::os_name::OsStrExt;
 use crate::partition::PartitionTable;
+use crate::rbd::{RbdDevice, RbdUrl, is_rbd, partition_of};
 use crate::window::Window;
 use crate::{BlockDevice, DeviceError, FileDevice, FileOptions, MemDevice, Op, PmemDevice, Result};
 use std::ffi::OsStr;
@@ -54,6 +56,8 @@ pub enum Medium<'a> {
     /// `nbd://HOST/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`: an export of an NBD server, by its
     /// URL without a partition.
     Nbd(&'a str),
+    /// `rbd:POOL/IMAGE`: an image of a Ceph cluster, by its URL.
+    Rbd(&'a str),
 }
 
 /// A part of a medium, as the name of a volume gives it.
@@ -86,8 +90,9 @@ impl<'a> VolumeUrl<'a> {
         let refuse =
             |why: &str| Err(DeviceError::at_path(Op::Open, Path::new(&shown), EINVAL, why.to_owned()));
         let bytes = name.as_bytes();
-        if is_nbd(bytes) {
-            return match name.to_str().map(parse_nbd) {
+        if Self::names_server(name) {
+            let parse = if is_rbd(bytes) { parse_rbd } else { parse_nbd };
+            return match name.to_str().map(parse) {
                 Some(Ok(url)) => Ok(url),
                 Some(Err(why)) => refuse(&why),
                 None => refuse("is not UTF-8"),
@@ -110,16 +115,22 @@ impl<'a> VolumeUrl<'a> {
         Ok(Self { medium, part })
     }
 
-    /// Returns whether a name begins as the URL of an export of an NBD server.
+    /// Returns whether a name begins as the URL of a remote volume: of an export of an NBD server, or
+    /// of an image of a Ceph cluster.
     pub fn names_server(name: &OsStr) -> bool {
-        is_nbd(name.as_bytes())
+        is_nbd(name.as_bytes()) || is_rbd(name.as_bytes())
     }
 
-    /// Returns the path of the volume's file, `None` for memory and for an export of a server.
+    /// Returns whether a name begins as the URL of an image of a Ceph cluster.
+    pub fn names_image(name: &OsStr) -> bool {
+        is_rbd(name.as_bytes())
+    }
+
+    /// Returns the path of the volume's file, `None` for memory and for a remote one.
     pub fn path(&self) -> Option<&'a Path> {
         match self.medium {
             Medium::File(path) | Medium::Pmem(path) => Some(path),
-            Medium::Mem(_) | Medium::Nbd(_) => None,
+            Medium::Mem(_) | Medium::Nbd(_) | Medium::Rbd(_) => None,
         }
     }
 
@@ -175,6 +186,13 @@ fn parse_nbd(name: &str) -> std::result::Result<VolumeUrl<'_>, String> {
         (part, range) => part.or(range),
     };
     Ok(VolumeUrl { medium: Medium::Nbd(url), part })
+}
+
+/// Reads the URL of an image, and the part in it.
+fn parse_rbd(name: &str) -> std::result::Result<VolumeUrl<'_>, String> {
+    let range = RbdUrl::parse(name)?.range.map(|(offset, size)| Part::Bytes { offset, size });
+    let part = partition_of(name).map(|part| Part::Partition(OsStr::new(part)));
+    Ok(VolumeUrl { medium: Medium::Rbd(name), part: part.or(range) })
 }
 
 /// Splits a path from the part behind it. Returns `None` for a range that cannot be read.
@@ -251,7 +269,7 @@ pub(crate) fn parse_size(text: &[u8]) -> Option<u64> {
 ///
 /// # Errors
 /// The errors of [`VolumeUrl::parse`], [`VolumeUrl::window`], [`FileOptions::open`],
-/// [`PmemDevice::open`] and [`NbdDevice::open`].
+/// [`PmemDevice::open`], [`NbdDevice::open`] and [`RbdDevice::open`].
 ///
 /// # Examples
 /// ```
@@ -274,6 +292,7 @@ pub fn open_url(name: impl AsRef<OsStr>, options: &FileOptions) -> Result<Arc<dy
         (Medium::Pmem(path), _) => Arc::new(PmemDevice::open_with(&options, path)?),
         (Medium::Mem(size), _) => Arc::new(memory(name, size)?),
         (Medium::Nbd(export), _) => return open_nbd(export, url.part, &options),
+        (Medium::Rbd(image), _) => return part_of(RbdDevice::open(image, &options)?, image, url.part),
     })
 }
 
@@ -283,7 +302,15 @@ fn open_nbd(url: &str, part: Option<Part<'_>>, options: &FileOptions) -> Result<
         Some(Part::Partition(name)) => name.to_str(),
         _ => None,
     };
-    let device = NbdDevice::open(url, name, options)?;
+    part_of(NbdDevice::open(url, name, options)?, url, part)
+}
+
+/// Returns a remote device, or a part of it.
+fn part_of<D: BlockDevice + 'static>(
+    device: D,
+    url: &str,
+    part: Option<Part<'_>>,
+) -> Result<Arc<dyn BlockDevice>> {
     Ok(match part.map(|part| part.range(&device, Path::new(url))).transpose()? {
         Some(range) => Arc::new(Window::new(device, range)?),
         None => Arc::new(device),
@@ -292,8 +319,8 @@ fn open_nbd(url: &str, part: Option<Part<'_>>, options: &FileOptions) -> Result<
 
 /// Creates a volume of `size` zero bytes by its name, and replaces an existing one.
 ///
-/// A part of a file, and an export of a server, must exist and have at least `size` bytes. They
-/// keep their content.
+/// A part of a file, and a remote volume, must exist and have at least `size` bytes. They keep
+/// their content.
 ///
 /// # Errors
 /// The errors of [`open_url`] and [`FileOptions::create`]; a part or an export that is smaller
@@ -318,7 +345,7 @@ pub fn create_url(name: impl AsRef<OsStr>, size: u64, options: &FileOptions) -> 
         Err(DeviceError::at_path(Op::Open, Path::new(name), errno, why))
     };
     let url = VolumeUrl::parse(name)?;
-    if url.part.is_some() || matches!(url.medium, Medium::Nbd(_)) {
+    if url.part.is_some() || matches!(url.medium, Medium::Nbd(_) | Medium::Rbd(_)) {
         let device = open_url(name, options)?;
         return if device.size() < size { refuse(ENOSPC, device.size()) } else { Ok(device) };
     }
@@ -327,7 +354,7 @@ pub fn create_url(name: impl AsRef<OsStr>, size: u64, options: &FileOptions) -> 
         Medium::Pmem(path) => Arc::new(PmemDevice::create(path, size)?),
         Medium::Mem(own) if own == size => Arc::new(memory(name, size)?),
         Medium::Mem(own) => return refuse(EINVAL, own),
-        Medium::Nbd(_) => return open_url(name, options),
+        Medium::Nbd(_) | Medium::Rbd(_) => return open_url(name, options),
     })
 }
 
@@ -359,9 +386,22 @@ mod tests {
         ] {
             assert_eq!(parse(name).unwrap(), Medium::Mem(size));
         }
-        for name in
-            ["mem:", "mem:0", "mem:M", "mem:1X", "mem:-1", "mem:+1", "mem:1 G", "mem:99999999T", "pmem:"]
-        {
+        let image = "rbd:p/i@s?id=x&partition=2";
+        let url = VolumeUrl::parse(OsStr::new(image)).unwrap();
+        assert_eq!(url.medium, Medium::Rbd(image));
+        assert_eq!((url.part, url.path()), (Some(Part::Partition(OsStr::new("2"))), None));
+        for name in [
+            "rbd:p",
+            "mem:",
+            "mem:0",
+            "mem:M",
+            "mem:1X",
+            "mem:-1",
+            "mem:+1",
+            "mem:1 G",
+            "mem:99999999T",
+            "pmem:",
+        ] {
             let e = parse(name).unwrap_err();
             assert!(e.errno() == EINVAL && e.to_string().starts_with(name), "{e}");
         }

@@ -185,6 +185,9 @@ impl Args {
         inherited: Vec<OwnedFd>,
         null: &File,
     ) -> Res<(Volume, Option<Arc<Broker>>)> {
+        if VolumeUrl::names_image(name) {
+            self.leave_unconfined(options)?;
+        }
         let writes = !options.read_only && !options.overlay;
         lanefs_fuse::await_closing(Path::new(source), writes);
         let mut broker = None;
@@ -206,6 +209,22 @@ impl Args {
             Ok(device)
         });
         volume.map(|volume| (volume, broker)).map_err(|e| e.code(NOT_MOUNTED))
+    }
+
+    /// Leaves the server of an RBD image as it was started: librbd starts threads and makes
+    /// connections at any time.
+    fn leave_unconfined(&self, options: &mut MountOptions) -> Res {
+        let why = "librbd makes connections at any time, so the server of this mount cannot be confined";
+        match options.sandbox {
+            SandboxMode::Off => {}
+            SandboxMode::Auto => eprintln!("lanefs: {why}"),
+            SandboxMode::Require => {
+                let why = format!("mount option 'sandbox=require': {why}; qemu-nbd serves the image to one");
+                return Err(not_mounted(&self.volume, &self.dir, why));
+            }
+        }
+        options.sandbox = SandboxMode::Off;
+        Ok(())
     }
 
     /// Confines this process, which from then on opens, starts and mounts nothing. Returns the

@@ -37,7 +37,7 @@ pub use error::NbdError;
 pub use handshake::NbdExport;
 #[cfg(unix)]
 pub use socket::{dial, dial_by};
-pub use url::{NbdAddress, NbdUrl, absolute_url, without_password};
+pub use url::{NbdAddress, NbdUrl, without_password};
 pub(crate) use url::{is_nbd, split_part};
 pub use wire::ExportFlags;
 

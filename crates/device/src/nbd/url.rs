@@ -4,9 +4,10 @@
 //! The form is that of the NBD project's URI document, with parameters of our own behind `?`. What
 //! is between `/` and `?` is percent-decoded, and so are values of parameters.
 
+use crate::parameters::{add_range, decode, each_parameter, seconds};
 use std::ffi::OsStr;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// The port of the protocol.
@@ -133,15 +134,7 @@ impl NbdUrl {
             unflushed: 64 << 20,
             range: None,
         };
-        let mut seen = Vec::new();
-        for pair in query.into_iter().flat_map(|query| query.split('&')) {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            if seen.contains(&name) {
-                return Err(format!("has the parameter {name} twice"));
-            }
-            seen.push(name);
-            parsed.set(name, &decode(value)?)?;
-        }
+        each_parameter(query, |name, value| parsed.set(name, value))?;
         if parsed.address == NbdAddress::Unix(PathBuf::new()) {
             return Err("needs a socket: nbd+unix:///EXPORT?socket=PATH".into());
         }
@@ -149,14 +142,6 @@ impl NbdUrl {
     }
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
-        let seconds = || match value.parse::<u32>() {
-            Ok(seconds) if seconds > 0 => Ok(Duration::from_secs(seconds.into())),
-            _ => Err(format!("{name} is a number of seconds: {name}=30")),
-        };
-        let range = |own: bool| match crate::url::parse_size(value.as_bytes()) {
-            Some(bytes) if bytes.is_multiple_of(512) && (own || bytes > 0) => Ok(bytes),
-            _ => Err("needs a range in units of 512 bytes: offset=1M&size=4G".to_owned()),
-        };
         match name {
             "socket" => match &mut self.address {
                 NbdAddress::Unix(path) if !value.is_empty() => *path = value.into(),
@@ -167,9 +152,9 @@ impl NbdUrl {
                 Ok(n) if (1..=MOST_CONNECTIONS).contains(&n) => self.connections = n,
                 _ => return Err(format!("connections is a number from 1 to {MOST_CONNECTIONS}")),
             },
-            "timeout" => self.timeout = seconds()?,
+            "timeout" => self.timeout = seconds(name, value)?,
             "reconnect" if value == "0" => self.reconnect = Duration::ZERO,
-            "reconnect" => self.reconnect = seconds()?,
+            "reconnect" => self.reconnect = seconds(name, value)?,
             "unflushed" => match crate::url::parse_size(value.as_bytes()) {
                 Some(bytes) if bytes >= super::LEAST_UNFLUSHED => self.unflushed = bytes,
                 _ => return Err("unflushed is a size from 4M on".into()),
@@ -177,8 +162,7 @@ impl NbdUrl {
             "tls-certificates" if self.tls => self.tls_certificates = Some(value.into()),
             "tls-hostname" if self.tls => self.tls_hostname = Some(value.into()),
             "tls-certificates" | "tls-hostname" => return Err(format!("{name}= is for nbds://")),
-            "offset" => self.range = Some((range(true)?, self.range.and_then(|(_, size)| size))),
-            "size" => self.range = Some((self.range.map_or(0, |(offset, _)| offset), Some(range(false)?))),
+            "offset" | "size" => add_range(&mut self.range, name, value)?,
             _ => {
                 return Err(format!(
                     "has a parameter {name:?}: there are socket, connections, timeout, reconnect, unflushed, \
@@ -204,26 +188,6 @@ impl fmt::Display for NbdAddress {
             Self::Unix(path) => write!(f, "{}", path.display()),
         }
     }
-}
-
-/// Returns the URL with the path of its socket made absolute, so that a process in another
-/// directory finds the server too. Everything else is as written.
-///
-/// # Errors
-/// The system's, if the current directory cannot be told.
-pub fn absolute_url(url: &str) -> std::io::Result<String> {
-    let Some((before, query)) = url.split_once('?') else { return Ok(url.into()) };
-    let mut pairs = Vec::new();
-    for pair in query.split('&') {
-        match pair.strip_prefix("socket=") {
-            Some(path) if !path.starts_with(['/', '%']) => {
-                let here = std::env::current_dir()?;
-                pairs.push(format!("socket={}/{path}", encode(&here)));
-            }
-            _ => pairs.push(pair.into()),
-        }
-    }
-    Ok(format!("{before}?{}", pairs.join("&")))
 }
 
 /// Returns the name of a volume for messages and tables: with `***` for the password in a URL.
@@ -279,38 +243,6 @@ fn parse_host(authority: &str) -> Result<NbdAddress, String> {
     };
     let host = decode(host)?;
     if host.is_empty() { Err(bad()) } else { Ok(NbdAddress::Tcp { host, port }) }
-}
-
-/// Undoes percent encoding.
-fn decode(text: &str) -> Result<String, String> {
-    let bad = || format!("{text:?} is not percent-encoded UTF-8: % and two hexadecimal digits");
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let mut digit = || rest.next().and_then(|digit| char::from(digit).to_digit(16));
-        let (Some(high), Some(low)) = (digit(), digit()) else { return Err(bad()) };
-        bytes.push((high * 16 + low) as u8);
-    }
-    String::from_utf8(bytes).map_err(|_| bad())
-}
-
-/// Encodes a path for the value of a parameter.
-fn encode(path: &Path) -> String {
-    use fmt::Write;
-    let mut text = String::new();
-    for c in path.to_string_lossy().chars() {
-        match c {
-            '%' | '&' | '@' | ':' | '?' | '#' | '+' | ' ' => {
-                let _ = write!(text, "%{:02X}", u32::from(c));
-            }
-            _ => text.push(c),
-        }
-    }
-    text
 }
 
 #[cfg(test)]
@@ -413,16 +345,6 @@ mod tests {
             use std::os::unix::ffi::OsStrExt;
             let shown = without_password(OsStr::from_bytes(b"nbd://u:pw\xff@h/x")).into_owned();
             assert_eq!(shown, OsStr::new("nbd://u:***@h/x"));
-        }
-    }
-
-    #[test]
-    fn sockets_become_absolute() {
-        let here = std::env::current_dir().unwrap();
-        let want = format!("nbd+unix:///x?timeout=1&socket={}/s", encode(&here));
-        assert_eq!(absolute_url("nbd+unix:///x?timeout=1&socket=s").unwrap(), want);
-        for same in ["nbd://h/x", "nbd+unix:///x?socket=/s"] {
-            assert_eq!(absolute_url(same).unwrap(), same);
         }
     }
 }
