@@ -17,7 +17,8 @@ use uuid::Uuid;
 /// `type=ext2` (ext3, ext4), `block_size=4096`, `inode_size=256`, `inode_ratio=16384`,
 /// `inodes=100000`, `label=NAME`, `uuid=UUID`, `hash_seed=UUID`, `journal_size=64` (MiB),
 /// `reserved_percent=5`, `root_owner=UID:GID`, `features=64bit:^has_journal` (with colons between),
-/// `time=SECONDS` (the time that everything gets), `nodiscard`.
+/// `time=SECONDS` (the time that everything gets), `mmp_update_interval=SECONDS` (with the feature
+/// `mmp`), `nodiscard`.
 ///
 /// Errors: EINVAL (an option that nobody knows; what cannot be had together or on a device of this
 /// size: the message says what), ENOENT, EACCES, EBUSY, ENOSPC, EIO, EFAULT.

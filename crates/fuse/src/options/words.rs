@@ -108,7 +108,8 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
             Ok(())
         },
         "Written data stays in memory, takes as much memory as its size, and is dropped with the mount. \
-         The volume is only read, and other processes may read it meanwhile.",
+         The volume is only read, and other processes may read it meanwhile. \
+         Multiple mount protection does not cover it.",
     ),
     keep(
         &["fakeroot"],
