@@ -7,9 +7,9 @@ use lanefs::format::{EXT4_MMP_SEQ_FSCK, Mmp, Superblock};
 use lanefs_tests::{Served, private_mounts, require_root};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Makes the image a volume that is claimed, and renewed every second.
@@ -214,8 +214,22 @@ fn await_mount(m: &Mount, child: &mut Child) {
     fs::read_dir(&m.at).unwrap();
 }
 
-fn signal(child: &Child, signal: Signal) {
-    kill_process(Pid::from_raw(child.id().cast_signed()).unwrap(), signal).unwrap();
+/// A process that is stopped until this is dropped, also by a test that fails: a process that uses
+/// its mount could not be ended before.
+struct Stopped(Pid);
+
+impl Stopped {
+    fn new(child: &Child) -> Self {
+        let pid = Pid::from_child(child);
+        kill_process(pid, Signal::STOP).unwrap();
+        Self(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
 }
 
 /// Host A is stopped for longer than its interval, host B takes the volume, A wakes: A's writes
@@ -228,9 +242,8 @@ fn a_host_that_was_stopped_is_fenced() {
     let (server_a, server_b) = (serve(image, "a"), serve(image, "b"));
     let mut host_a = on_host(image, "host-a", &["mount", "-f", &server_a.url("", ""), "m"]).spawn().unwrap();
     await_mount(&m, &mut host_a);
-    let mut file = File::create(m.path("a")).unwrap();
-    file.write_all(b"by a").unwrap();
-    file.sync_all().unwrap();
+    fs::write(m.path("a"), b"by a").unwrap();
+    File::open(m.path("a")).unwrap().sync_all().unwrap();
     assert!(dump_mmp(image).contains("node_name: host-a"), "{}", dump_mmp(image));
 
     // While A lives, B is refused at once, by the name of A.
@@ -239,9 +252,17 @@ fn a_host_that_was_stopped_is_fenced() {
     let refused = on_host(image, "host-b", &copy).output().unwrap();
     assert!(!refused.status.success() && said(&refused).contains("host 'host-a'"), "{}", said(&refused));
 
-    // Written, and not committed when A stops.
-    file.write_all(b" unsynced").unwrap();
-    signal(&host_a, Signal::STOP);
+    // Written, and not committed when A stops. A process of its own has the file open: a process
+    // that has it waits for A when it starts another one.
+    let script = "exec 3>>m/a; printf ' unsynced' >&3; echo written; read -r go; printf ! >&3; sync m/a";
+    let mut writer = tool("sh");
+    writer.args(["-c", script]).current_dir(image.path.parent().unwrap());
+    let mut writer =
+        writer.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(writer.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "written\n");
+    let stopped = Stopped::new(&host_a);
     let began = Instant::now();
     let out = on_host(image, "host-b", &copy).output().unwrap();
     assert!(out.status.success(), "{}", said(&out));
@@ -250,11 +271,11 @@ fn a_host_that_was_stopped_is_fenced() {
     assert!(began.elapsed() > Duration::from_secs(21), "{:?}", began.elapsed());
     let held = fs::read(&image.path).unwrap();
 
-    signal(&host_a, Signal::CONT);
-    let failed = file.write_all(b"!").and_then(|()| file.sync_all()).unwrap_err();
-    assert_eq!(failed.raw_os_error(), Some(5), "{failed}");
+    drop(stopped);
+    writer.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    let failed = writer.wait_with_output().unwrap();
+    assert!(!failed.status.success() && said(&failed).contains("Input/output error"), "{failed:?}");
     assert!(fs::write(m.path("new"), b"x").is_err());
-    drop(file);
     let _ = image.lanefs(["umount", "m"]).output().unwrap();
     let ended = host_a.wait().unwrap();
     assert!(!ended.success(), "A says that it lost its volume");
