@@ -96,6 +96,10 @@ fn qemu_nbd_serves_an_image_while_an_osd_and_the_server_are_killed() {
     let url = server.url("x", "");
     m.image.ok(["mkfs", "-q", "-F", &url]);
     m.image.ok(["mount", &url, "m"]);
+    // qemu would give its lock up, were it asked.
+    let out = m.image.lanefs(["mkdir", &format!("{}:/no", cluster.url("lanefs/disk", ""))]).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(said.contains("is in use: the client at 127.0.0.1:"), "{said}");
     let mut server = Some(server);
     let acknowledged = load_while(&m.at, || {
         an_osd_dies(&cluster, 0);
@@ -157,6 +161,8 @@ fn a_broken_lock_fences_the_old_holder() {
     kill_process(pid, Signal::STOP).unwrap();
     let breaking = cluster.url("lanefs/disk", "&break-lock=yes");
     m.image.ok(["mkdir", &format!("{breaking}:/of-b")]);
+    let fenced = succeed(tool("ceph").arg("--conf").arg(cluster.conf()).args(["osd", "blocklist", "ls"]));
+    eprintln!("{}", String::from_utf8_lossy(&fenced.stdout));
     kill_process(pid, Signal::CONT).unwrap();
     assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(5));
     assert!(
@@ -194,8 +200,16 @@ fn a_holder_that_died_is_fenced_by_itself() {
     server.kill().unwrap();
     server.wait().unwrap();
     let began = Instant::now();
-    m.image.ok(["mkdir", &format!("{url}:/of-b")]);
-    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+    loop {
+        let out = m.image.lanefs(["mkdir", &format!("{url}:/of-b")]).output().unwrap();
+        if out.status.success() {
+            break;
+        }
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(said.contains("is in use: the client at 127.0.0.1:"), "{said}");
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+        thread::sleep(Duration::from_secs(1));
+    }
     drop(file);
     let copy = m.image.beside("copy.img");
     succeed(cluster.rbd().args(["export", "lanefs/disk"]).arg(&copy));

@@ -9,7 +9,7 @@ use std::ffi::{CStr, CString, c_char};
 use std::ptr::null_mut;
 
 /// How long a client whose lock was broken stays blocklisted: 30 days.
-const FENCE_SECONDS: &str = "2592000";
+const FENCE_SECONDS: u32 = 30 * 24 * 3600;
 
 /// A pool, and the connection that it is used by. Both end when it is dropped.
 pub(super) struct Pool {
@@ -35,7 +35,7 @@ pub(super) fn failed(answer: i32) -> Result<i32, i32> {
 }
 
 /// Cuts names that zero bytes separate.
-fn split_names(bytes: &[u8]) -> Vec<String> {
+pub(super) fn split_names(bytes: &[u8]) -> Vec<String> {
     let names = bytes.split(|b| *b == 0).filter(|name| !name.is_empty());
     names.map(|name| String::from_utf8_lossy(name).into_owned()).collect()
 }
@@ -91,14 +91,19 @@ impl Pool {
         self.set("rados_mon_op_timeout", &seconds)?;
         // The volume has a cache of its own.
         self.set("rbd_cache", "false")?;
-        // A lock is broken only together with a fence, and the fence outlives a client that is
-        // stopped for long: an hour is the cluster's own limit. Before Ceph 16 the names were
-        // others.
-        for (suffix, value) in [("_on_break_lock", "true"), ("_expire_seconds", FENCE_SECONDS)] {
-            let old_name = |_| self.set(&format!("rbd_blacklist{suffix}"), value);
-            self.set(&format!("rbd_blocklist{suffix}"), value).or_else(old_name)?;
-        }
-        Ok(())
+        // A lock is broken only together with a fence.
+        self.set("rbd_blocklist_on_break_lock", "true")
+    }
+
+    /// Has a client that was fenced stay so for long. The library fences for as long as the cluster
+    /// has it, an hour, and may fail to if another time is configured (16.2). That stays where this
+    /// user may not do more.
+    pub(super) fn keep_fenced(&self, client: &str) {
+        let address = c(client);
+        // SAFETY: the cluster is connected; a C string, which the library only reads.
+        unsafe {
+            (self.api.rados.rados_blocklist_add)(self.cluster, address.as_ptr().cast_mut(), FENCE_SECONDS)
+        };
     }
 
     fn set(&self, name: &str, value: &str) -> Result<(), RbdError> {

@@ -184,7 +184,7 @@ mod on_cluster {
             self.read_only
         }
 
-        /// Not known: whoever writes to the image has no user of this host.
+        /// Not known: clients of the cluster are no users of this host.
         fn owner(&self) -> Option<u32> {
             Some(UNKNOWN_OWNER)
         }

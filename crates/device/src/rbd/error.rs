@@ -108,8 +108,8 @@ impl fmt::Display for RbdError {
             ),
             Self::InUse { by: Some(by) } => write!(
                 f,
-                "is in use: the client at {by} holds its lock. The parameter break-lock=yes takes the image \
-                 from that client, whose writes then fail"
+                "is in use: the client at {by} holds its lock, and until half a minute after its death. The \
+                 parameter break-lock=yes takes the image from that client, whose writes then fail"
             ),
             Self::InUse { by: None } => write!(f, "is in use: another client holds its lock"),
             Self::Fenced => write!(f, "another client has broken the lock, and the cluster rejects this one"),

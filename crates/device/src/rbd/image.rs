@@ -4,7 +4,7 @@
 //! that it began, because they use the caller's memory.
 #![allow(unsafe_code)]
 
-use super::cluster::{Pool, c, failed, owned};
+use super::cluster::{Pool, c, failed, owned, split_names};
 use super::error::RbdError;
 use super::library::{EXCLUSIVE, FEATURE_EXCLUSIVE_LOCK, Handle, Rbd, Snapshot, Watcher};
 use super::url::RbdUrl;
@@ -100,15 +100,25 @@ impl Image {
             .map_err(|errno| RbdError::of_call("tell the features of the image", errno))
     }
 
-    /// Takes the exclusive lock until the image is closed. Waits until the cluster has noticed that
-    /// a holder has died, half a minute, and has fenced it.
+    /// Takes the exclusive lock until the image is closed, and fences a holder that has died.
     ///
     /// # Errors
-    /// [`RbdError::InUse`] with the address of a holder that lives.
+    /// [`RbdError::InUse`] with the address of a holder that lives. The cluster takes one that has
+    /// died for half a minute more for one that lives.
     pub(super) fn lock(&self) -> Result<(), RbdError> {
+        let before = self.owner()?;
+        // The library would ask it for the lock, and qemu and the kernel give it up.
+        if let Some(owner) = &before
+            && self.watchers()?.contains(owner)
+        {
+            return Err(RbdError::InUse { by: before });
+        }
         // SAFETY: the image is open.
         match failed(unsafe { (self.rbd().rbd_lock_acquire)(self.image, EXCLUSIVE) }) {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                before.iter().for_each(|dead| self.pool.keep_fenced(dead));
+                Ok(())
+            }
             Err(EROFS | EBUSY | EAGAIN) => Err(RbdError::InUse { by: self.owner()? }),
             Err(errno) => Err(RbdError::of_call("lock the image", errno)),
         }
@@ -118,19 +128,49 @@ impl Image {
     /// nothing if no client does.
     pub(super) fn break_lock(&self) -> Result<(), RbdError> {
         let Some(owner) = self.owner()? else { return Ok(()) };
-        let owner = c(owner);
+        let name = c(&*owner);
         // SAFETY: the image is open; a C string.
-        match failed(unsafe { (self.rbd().rbd_lock_break)(self.image, EXCLUSIVE, owner.as_ptr()) }) {
+        match failed(unsafe { (self.rbd().rbd_lock_break)(self.image, EXCLUSIVE, name.as_ptr()) }) {
+            Ok(_) => {
+                self.pool.keep_fenced(&owner);
+                Ok(())
+            }
             // It has given up the lock meanwhile.
-            Ok(_) | Err(ENOENT) => Ok(()),
+            Err(ENOENT) => Ok(()),
             Err(errno) => Err(RbdError::of_call("break the lock of the image", errno)),
         }
     }
 
-    /// Returns the address of the client that holds the lock and has the image open.
+    /// Returns the address of the client that holds the lock and has the image open. Of an image
+    /// that is open for reading, [`owner`](Self::owner) tells nothing.
     pub(super) fn living_owner(&self) -> Result<Option<String>, RbdError> {
-        let Some(owner) = self.owner()? else { return Ok(None) };
-        Ok(self.watchers()?.contains(&owner).then_some(owner))
+        let mut text = [[0_u8; 4096]; 4];
+        let [tag, clients, cookies, addresses] = &mut text;
+        let (mut exclusive, mut len) = (0, [4096; 4]);
+        let [tag_len, clients_len, cookies_len, addresses_len] = &mut len;
+        // SAFETY: the image is open; as much room as is said.
+        let count = unsafe {
+            (self.rbd().rbd_list_lockers)(
+                self.image,
+                &raw mut exclusive,
+                tag.as_mut_ptr().cast(),
+                tag_len,
+                clients.as_mut_ptr().cast(),
+                clients_len,
+                cookies.as_mut_ptr().cast(),
+                cookies_len,
+                addresses.as_mut_ptr().cast(),
+                addresses_len,
+            )
+        };
+        match count {
+            count if count < 0 => Err(RbdError::of_call("tell who holds the lock", negated(count))),
+            0 => Ok(None),
+            _ => {
+                let watchers = self.watchers()?;
+                Ok(split_names(addresses).into_iter().find(|owner| watchers.contains(owner)))
+            }
+        }
     }
 
     /// Returns the address of the client that holds the lock.

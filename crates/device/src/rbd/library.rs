@@ -65,6 +65,7 @@ functions! { Rados:
     rados_conf_set(Handle, *const c_char, *const c_char) -> c_int;
     rados_connect(Handle) -> c_int;
     rados_shutdown(Handle);
+    rados_blocklist_add(Handle, *mut c_char, u32) -> c_int;
     rados_pool_list(Handle, *mut c_char, usize) -> c_int;
     rados_ioctx_create(Handle, *const c_char, *mut Handle) -> c_int;
     rados_ioctx_set_namespace(Handle, *const c_char);
@@ -84,6 +85,11 @@ functions! { Rbd:
     rbd_lock_break(Handle, c_int, *const c_char) -> c_int;
     rbd_lock_get_owners(Handle, *mut c_int, *mut *mut c_char, *mut usize) -> c_int;
     rbd_lock_get_owners_cleanup(*mut *mut c_char, usize);
+    rbd_list_lockers(
+        Handle, *mut c_int,
+        *mut c_char, *mut usize, *mut c_char, *mut usize,
+        *mut c_char, *mut usize, *mut c_char, *mut usize
+    ) -> isize;
     rbd_watchers_list(Handle, *mut Watcher, *mut usize) -> c_int;
     rbd_watchers_list_cleanup(*mut Watcher, usize);
     rbd_flush(Handle) -> c_int;
