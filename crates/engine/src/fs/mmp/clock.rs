@@ -56,9 +56,12 @@ impl HostClock {
     }
 }
 
+/// What a program does when an open begins to wait.
+pub(crate) type OnWait = dyn Fn(&super::MmpWait) + Send + Sync;
+
 /// Called when an open begins to wait.
 #[derive(Clone, Default)]
-pub(crate) struct Waiting(pub(crate) Option<Arc<dyn Fn(&super::MmpWait) + Send + Sync>>);
+pub(crate) struct Waiting(pub(crate) Option<Arc<OnWait>>);
 
 impl Debug for Waiting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

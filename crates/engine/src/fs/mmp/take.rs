@@ -16,10 +16,10 @@
 use super::block::BlockContent;
 use super::holder::now_in_seconds;
 use super::{HostClock, MmpBlock, Waiting};
-use crate::error::{MmpError, MmpHolder, Result};
+use crate::error::{Error, MmpError, MmpHolder, Result};
 use lanefs_device::AlignedBuf;
 use lanefs_format::mmp::{check_interval, takeover_wait};
-use lanefs_format::{Mmp, MmpState};
+use lanefs_format::{Mmp, MmpState, SUPERBLOCK_OFFSET, Superblock};
 use std::time::Duration;
 
 /// The longest time from the read of a clean block until the own sequence is durable.
@@ -71,6 +71,7 @@ impl Taking<'_> {
     /// # Errors
     /// [`MmpError`]; a damaged block; the device's.
     pub(super) fn run(&self) -> Result<Took> {
+        let mut last = Error::from(MmpError::Raced);
         for _ in 0..ROUNDS {
             let superblock = self.superblock()?;
             let began = self.clock.now();
@@ -86,7 +87,7 @@ impl Taking<'_> {
                 MmpState::Fsck => return Err(MmpError::Fsck(holder).into()),
                 MmpState::Unknown => return Err(MmpError::UnknownSequence { seq: seen.seq, holder }.into()),
                 // A host has closed the volume between the two reads.
-                MmpState::Clean if *self.superblock()? != *superblock => {}
+                MmpState::Clean if !self.is_unchanged(&superblock)? => {}
                 MmpState::Clean => return self.claim(began, &superblock, before),
                 MmpState::Held => {
                     let wait = takeover_wait(self.interval, seen.check_interval);
@@ -96,13 +97,13 @@ impl Taking<'_> {
                         Err(BlockContent::Whole(now)) if now.state() != MmpState::Clean => {
                             return Err(MmpError::InUse(MmpHolder::new(&now)).into());
                         }
-                        // It was closed, or is being written.
-                        Err(_) => {}
+                        Err(BlockContent::Whole(_)) => {}
+                        Err(BlockContent::Torn(_, why) | BlockContent::Damaged(why)) => last = why.into(),
                     }
                 }
             }
         }
-        Err(MmpError::Raced.into())
+        Err(last)
     }
 
     /// Claims a volume that was clean at `began`.
@@ -131,8 +132,8 @@ impl Taking<'_> {
     fn defend(&self, own: &[u8], wait: Duration, superblock: &[u8]) -> Result<Duration> {
         match self.watch(own, wait)? {
             Err(BlockContent::Whole(now)) => Err(MmpError::InUse(MmpHolder::new(&now)).into()),
-            Err(_) => Err(MmpError::Raced.into()),
-            Ok(_) if *self.superblock()? != *superblock => Err(MmpError::Raced.into()),
+            Err(BlockContent::Torn(_, why) | BlockContent::Damaged(why)) => Err(why.into()),
+            Ok(_) if !self.is_unchanged(superblock)? => Err(MmpError::Raced.into()),
             Ok(looked) => Ok(looked),
         }
     }
@@ -145,7 +146,11 @@ impl Taking<'_> {
             self.clock.sleep(end.saturating_sub(self.clock.now()).min(STEP));
             let looked = self.clock.now();
             if *self.block.read_bytes()? != *expected {
-                return Ok(Err(self.block.read_any(self.clock)?.1));
+                let (now, content) = self.block.read_any(self.clock)?;
+                // Unless only the first read was wrong.
+                if *now != *expected {
+                    return Ok(Err(content));
+                }
             }
             if looked >= end {
                 return Ok(Ok(looked));
@@ -171,6 +176,19 @@ impl Taking<'_> {
         let mut bytes = AlignedBuf::zeroed(4096);
         self.block.device.read_shared(&mut bytes, 0)?;
         Ok(bytes)
+    }
+
+    /// Returns whether the superblock is what it was.
+    ///
+    /// # Errors
+    /// The device's; a superblock that is read wrongly.
+    fn is_unchanged(&self, before: &[u8]) -> Result<bool> {
+        if *self.superblock()? == *before {
+            return Ok(true);
+        }
+        let now = self.superblock()?;
+        Superblock::parse(now.get(SUPERBLOCK_OFFSET as usize..).unwrap_or_default())?;
+        Ok(*now == *before)
     }
 
     fn tell(&self, holder: Option<MmpHolder>, longest: Duration) {
