@@ -61,8 +61,8 @@ pub(crate) struct Args {
     /// Percent of the blocks that only root may take
     #[arg(short = 'm', value_name = "PERCENT")]
     reserved: Option<f64>,
-    /// hash_seed=UUID, root_owner=UID:GID, nodiscard, mmp_update_interval=SECONDS; lazy_itable_init=0
-    /// and lazy_journal_init=0 are always so
+    /// hash_seed=UUID, root_owner=UID:GID, nodiscard, mmp_update_interval=SECONDS;
+    /// lazy_itable_init=0 and lazy_journal_init=0 are always so
     #[arg(short = 'E', value_name = "OPTION,...", value_parser = MkfsExtended::parse)]
     extended: Option<MkfsExtended>,
     /// size=MEGABYTES of the journal

@@ -1,17 +1,8 @@
-//! Claims a volume at open.
-//!
-//! The protocol is ext4's, with one wait more. A host that finds a sequence of another host waits
-//! and looks whether it changes. If it does not, the host writes its own and waits again. A host
-//! that finds the volume clean writes its own too, and waits shortly: two hosts that read `clean`
-//! at the same moment both write, and the later write decides. For that the wait is longer than a
-//! host may take from its read to its write ([`WINDOW`]); a host that took longer waits as behind
-//! a dead holder.
-//!
-//! A block whose checksum is wrong was torn by a power cut. It counts as that of a dead holder.
-//!
-//! The kernel does not wait behind a clean block. If its whole claim falls into another host's
-//! window, the block does not show it before its next update. The superblock does: each mount
-//! writes it. So it has to be the same before and after the wait.
+//! Claims a volume at open, by ext4's protocol with one wait more. Behind a clean block too the
+//! host waits, for longer than a rival may take from its read of `clean` to its write ([`WINDOW`]):
+//! the later write decides. The kernel does not wait there, and if its claim falls into this host's
+//! window, the block shows it at its next update only. So the superblock, which each mount writes,
+//! must not change meanwhile. A torn block counts as that of a dead holder.
 
 use super::block::BlockContent;
 use super::holder::now_in_seconds;
