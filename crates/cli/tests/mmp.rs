@@ -214,8 +214,27 @@ fn await_mount(m: &Mount, child: &mut Child) {
     fs::read_dir(&m.at).unwrap();
 }
 
-fn signal(child: &Child, signal: Signal) {
-    kill_process(Pid::from_raw(child.id().cast_signed()).unwrap(), signal).unwrap();
+/// The server of a mount, which ends with the test.
+struct Server(Child);
+
+impl Server {
+    fn start(m: &Mount, command: &mut Command) -> Self {
+        let mut server = Self(command.spawn().unwrap());
+        await_mount(m, &mut server.0);
+        server
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_raw(self.0.id().cast_signed()).unwrap(), signal).unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Also one that is stopped.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// Host A is stopped for longer than its interval, host B takes the volume, A wakes: A's writes
@@ -226,8 +245,8 @@ fn a_host_that_was_stopped_is_fenced() {
     let image = &m.image;
     protect(image);
     let (server_a, server_b) = (serve(image, "a"), serve(image, "b"));
-    let mut host_a = on_host(image, "host-a", &["mount", "-f", &server_a.url("", ""), "m"]).spawn().unwrap();
-    await_mount(&m, &mut host_a);
+    let mount = ["mount", "-f", &server_a.url("", ""), "m"];
+    let mut host_a = Server::start(&m, &mut on_host(image, "host-a", &mount));
     let mut file = File::create(m.path("a")).unwrap();
     file.write_all(b"by a").unwrap();
     file.sync_all().unwrap();
@@ -241,7 +260,7 @@ fn a_host_that_was_stopped_is_fenced() {
 
     // Written, and not committed when A stops.
     file.write_all(b" unsynced").unwrap();
-    signal(&host_a, Signal::STOP);
+    host_a.signal(Signal::STOP);
     let began = Instant::now();
     let out = on_host(image, "host-b", &copy).output().unwrap();
     assert!(out.status.success(), "{}", said(&out));
@@ -250,13 +269,13 @@ fn a_host_that_was_stopped_is_fenced() {
     assert!(began.elapsed() > Duration::from_secs(21), "{:?}", began.elapsed());
     let held = fs::read(&image.path).unwrap();
 
-    signal(&host_a, Signal::CONT);
+    host_a.signal(Signal::CONT);
     let failed = file.write_all(b"!").and_then(|()| file.sync_all()).unwrap_err();
     assert_eq!(failed.raw_os_error(), Some(5), "{failed}");
     assert!(fs::write(m.path("new"), b"x").is_err());
     drop(file);
     let _ = image.lanefs(["umount", "m"]).output().unwrap();
-    let ended = host_a.wait().unwrap();
+    let ended = host_a.0.wait().unwrap();
     assert!(!ended.success(), "A says that it lost its volume");
     assert!(fs::read(&image.path).unwrap() == held, "A has written");
     image.fsck();
@@ -269,13 +288,11 @@ fn a_host_that_was_stopped_is_fenced() {
 fn a_volume_of_a_host_that_died_is_waited_for() {
     let m = Mount::blank();
     protect(&m.image);
-    let mut child = m.image.lanefs(["mount", "-f", "v.img", "m"]).spawn().unwrap();
-    await_mount(&m, &mut child);
+    let server = Server::start(&m, &mut m.image.lanefs(["mount", "-f", "v.img", "m"]));
     fs::write(m.path("f"), b"1").unwrap();
     File::open(m.path("f")).unwrap().sync_all().unwrap();
     assert!(m.image.ok(["check", "v.img"]).contains("in use: this is its last commit"));
-    child.kill().unwrap();
-    child.wait().unwrap();
+    drop(server);
     let _ = tool("umount").arg("-l").arg(&m.at).status();
     let began = Instant::now();
     let out = m.image.lanefs(["mount", "v.img", "m"]).output().unwrap();
