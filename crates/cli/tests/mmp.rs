@@ -214,21 +214,26 @@ fn await_mount(m: &Mount, child: &mut Child) {
     fs::read_dir(&m.at).unwrap();
 }
 
-/// A process that is stopped until this is dropped, also by a test that fails: a process that uses
-/// its mount could not be ended before.
-struct Stopped(Pid);
+/// The server of a mount, which ends with the test.
+struct Server(Child);
 
-impl Stopped {
-    fn new(child: &Child) -> Self {
-        let pid = Pid::from_child(child);
-        kill_process(pid, Signal::STOP).unwrap();
-        Self(pid)
+impl Server {
+    fn start(m: &Mount, command: &mut Command) -> Self {
+        let mut server = Self(command.spawn().unwrap());
+        await_mount(m, &mut server.0);
+        server
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_raw(self.0.id().cast_signed()).unwrap(), signal).unwrap();
     }
 }
 
-impl Drop for Stopped {
+impl Drop for Server {
     fn drop(&mut self) {
-        let _ = kill_process(self.0, Signal::CONT);
+        // Also one that is stopped.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -240,8 +245,8 @@ fn a_host_that_was_stopped_is_fenced() {
     let image = &m.image;
     protect(image);
     let (server_a, server_b) = (serve(image, "a"), serve(image, "b"));
-    let mut host_a = on_host(image, "host-a", &["mount", "-f", &server_a.url("", ""), "m"]).spawn().unwrap();
-    await_mount(&m, &mut host_a);
+    let mount = ["mount", "-f", &server_a.url("", ""), "m"];
+    let mut host_a = Server::start(&m, &mut on_host(image, "host-a", &mount));
     fs::write(m.path("a"), b"by a").unwrap();
     File::open(m.path("a")).unwrap().sync_all().unwrap();
     assert!(dump_mmp(image).contains("node_name: host-a"), "{}", dump_mmp(image));
@@ -262,7 +267,7 @@ fn a_host_that_was_stopped_is_fenced() {
     let mut line = String::new();
     BufReader::new(writer.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "written\n");
-    let stopped = Stopped::new(&host_a);
+    host_a.signal(Signal::STOP);
     let began = Instant::now();
     let out = on_host(image, "host-b", &copy).output().unwrap();
     assert!(out.status.success(), "{}", said(&out));
@@ -271,13 +276,13 @@ fn a_host_that_was_stopped_is_fenced() {
     assert!(began.elapsed() > Duration::from_secs(21), "{:?}", began.elapsed());
     let held = fs::read(&image.path).unwrap();
 
-    drop(stopped);
+    host_a.signal(Signal::CONT);
     writer.stdin.take().unwrap().write_all(b"go\n").unwrap();
     let failed = writer.wait_with_output().unwrap();
     assert!(!failed.status.success() && said(&failed).contains("Input/output error"), "{failed:?}");
     assert!(fs::write(m.path("new"), b"x").is_err());
     let _ = image.lanefs(["umount", "m"]).output().unwrap();
-    let ended = host_a.wait().unwrap();
+    let ended = host_a.0.wait().unwrap();
     assert!(!ended.success(), "A says that it lost its volume");
     assert!(fs::read(&image.path).unwrap() == held, "A has written");
     image.fsck();
@@ -290,13 +295,11 @@ fn a_host_that_was_stopped_is_fenced() {
 fn a_volume_of_a_host_that_died_is_waited_for() {
     let m = Mount::blank();
     protect(&m.image);
-    let mut child = m.image.lanefs(["mount", "-f", "v.img", "m"]).spawn().unwrap();
-    await_mount(&m, &mut child);
+    let server = Server::start(&m, &mut m.image.lanefs(["mount", "-f", "v.img", "m"]));
     fs::write(m.path("f"), b"1").unwrap();
     File::open(m.path("f")).unwrap().sync_all().unwrap();
     assert!(m.image.ok(["check", "v.img"]).contains("in use: this is its last commit"));
-    child.kill().unwrap();
-    child.wait().unwrap();
+    drop(server);
     let _ = tool("umount").arg("-l").arg(&m.at).status();
     let began = Instant::now();
     let out = m.image.lanefs(["mount", "v.img", "m"]).output().unwrap();

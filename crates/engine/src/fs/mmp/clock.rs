@@ -56,12 +56,12 @@ impl HostClock {
     }
 }
 
-/// What a caller wants called when an open begins to wait.
-type OnWait = Arc<dyn Fn(&super::MmpWait) + Send + Sync>;
+/// What a program does when an open begins to wait.
+pub(crate) type OnWait = dyn Fn(&super::MmpWait) + Send + Sync;
 
 /// Called when an open begins to wait.
 #[derive(Clone, Default)]
-pub(crate) struct Waiting(pub(crate) Option<OnWait>);
+pub(crate) struct Waiting(pub(crate) Option<Arc<OnWait>>);
 
 impl Debug for Waiting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

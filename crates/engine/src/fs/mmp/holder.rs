@@ -1,11 +1,8 @@
-//! A claim that is held: looked at, renewed, and lost.
-//!
-//! [`Holder::check`] is the fence's question. In the common case it reads the clock and one atomic
-//! number. After [`Times::fresh`] one thread reads the block again; the others go on for as long as
-//! [`Times::trust`] allows, and wait behind that.
-//!
-//! Invariant: a look counts from the moment before its read was sent. A host that was stopped
-//! while it read, and woke with what was true then, looks again.
+//! A claim that is held: looked at, renewed, and lost. [`Holder::check`] is the fence's question.
+//! It reads the clock and one atomic number; after [`Times::fresh`] one thread reads the block, and
+//! the others wait for it only after [`Times::trust`]. A look counts from the moment before its
+//! read was sent: a host that was stopped while it read, and woke with what was true then, looks
+//! again.
 
 use super::block::BlockContent;
 use super::{HostClock, MmpBlock, Times};

@@ -1,25 +1,8 @@
-//! Multiple mount protection (MMP): keeps two hosts from writing one volume.
-//!
-//! A volume with the feature `mmp` has a block that its user keeps changing. [`HostClaim::take`]
-//! claims the volume by that block before anything else of it is read for writing ([`take`]). The
-//! open volume writes through a [`FencedDevice`], which asks the [`Holder`] before each write
-//! whether the volume is still this host's. A thread renews the claim ([`Updater`]), and the close
-//! gives it back.
-//!
-//! A host may take the volume of another one when it has seen the same sequence for
-//! [`takeover_wait`](lanefs_format::mmp::takeover_wait), has written its own, and has seen that for
-//! as long. This gives a holder two times:
-//! - for [`Times::trust`] after it last saw its own sequence it writes without a look;
-//! - a look that began less than [`Times::wait`] ago proves that no other host has written: that
-//!   host still waits behind its own sequence.
-//!
-//! Invariants:
-//! - Nothing is written to the device but through the fence, except the MMP block itself.
-//! - A claim that is lost stays lost.
-//!
-//! Hazards:
-//! - A write that was sent before the claim was lost may arrive after it.
-//! - A clock that stands still while the host does hides the pause for [`Times::fresh`].
+//! Multiple mount protection (MMP): keeps two hosts from writing one volume. [`HostClaim::take`]
+//! claims a volume before it is opened, and a thread renews the claim ([`updater`]). The volume
+//! writes through a [`FencedDevice`], which asks the [`Holder`] before each write. Another host
+//! sees its own sequence for [`Times::wait`] before it writes, so a look that began less long ago
+//! proves that no other host has written. docs/remote.md says what remains possible.
 
 mod block;
 mod claim;

@@ -1,25 +1,16 @@
-//! Claims a volume at open.
-//!
-//! The protocol is ext4's, with one wait more. A host that finds a sequence of another host waits
-//! and looks whether it changes. If it does not, the host writes its own and waits again. A host
-//! that finds the volume clean writes its own too, and waits shortly: two hosts that read `clean`
-//! at the same moment both write, and the later write decides. For that the wait is longer than a
-//! host may take from its read to its write ([`WINDOW`]); a host that took longer waits as behind
-//! a dead holder.
-//!
-//! A block whose checksum is wrong was torn by a power cut. It counts as that of a dead holder.
-//!
-//! The kernel does not wait behind a clean block. If its whole claim falls into another host's
-//! window, the block does not show it before its next update. The superblock does: each mount
-//! writes it. So it has to be the same before and after the wait.
+//! Claims a volume at open, by ext4's protocol with one wait more. Behind a clean block too the
+//! host waits, for longer than a rival may take from its read of `clean` to its write ([`WINDOW`]):
+//! the later write decides. The kernel does not wait there, and if its claim falls into this host's
+//! window, the block shows it at its next update only. So the superblock, which each mount writes,
+//! must not change meanwhile. A torn block counts as that of a dead holder.
 
 use super::block::BlockContent;
 use super::holder::now_in_seconds;
 use super::{HostClock, MmpBlock, Waiting};
-use crate::error::{MmpError, MmpHolder, Result};
+use crate::error::{Error, MmpError, MmpHolder, Result};
 use lanefs_device::AlignedBuf;
 use lanefs_format::mmp::{check_interval, takeover_wait};
-use lanefs_format::{Mmp, MmpState};
+use lanefs_format::{Mmp, MmpState, SUPERBLOCK_OFFSET, Superblock};
 use std::time::Duration;
 
 /// The longest time from the read of a clean block until the own sequence is durable.
@@ -71,6 +62,7 @@ impl Taking<'_> {
     /// # Errors
     /// [`MmpError`]; a damaged block; the device's.
     pub(super) fn run(&self) -> Result<Took> {
+        let mut last = Error::from(MmpError::Raced);
         for _ in 0..ROUNDS {
             let superblock = self.superblock()?;
             let began = self.clock.now();
@@ -86,7 +78,7 @@ impl Taking<'_> {
                 MmpState::Fsck => return Err(MmpError::Fsck(holder).into()),
                 MmpState::Unknown => return Err(MmpError::UnknownSequence { seq: seen.seq, holder }.into()),
                 // A host has closed the volume between the two reads.
-                MmpState::Clean if *self.superblock()? != *superblock => {}
+                MmpState::Clean if !self.is_unchanged(&superblock)? => {}
                 MmpState::Clean => return self.claim(began, &superblock, before),
                 MmpState::Held => {
                     let wait = takeover_wait(self.interval, seen.check_interval);
@@ -96,13 +88,13 @@ impl Taking<'_> {
                         Err(BlockContent::Whole(now)) if now.state() != MmpState::Clean => {
                             return Err(MmpError::InUse(MmpHolder::new(&now)).into());
                         }
-                        // It was closed, or is being written.
-                        Err(_) => {}
+                        Err(BlockContent::Whole(_)) => {}
+                        Err(BlockContent::Torn(_, why) | BlockContent::Damaged(why)) => last = why.into(),
                     }
                 }
             }
         }
-        Err(MmpError::Raced.into())
+        Err(last)
     }
 
     /// Claims a volume that was clean at `began`.
@@ -131,8 +123,8 @@ impl Taking<'_> {
     fn defend(&self, own: &[u8], wait: Duration, superblock: &[u8]) -> Result<Duration> {
         match self.watch(own, wait)? {
             Err(BlockContent::Whole(now)) => Err(MmpError::InUse(MmpHolder::new(&now)).into()),
-            Err(_) => Err(MmpError::Raced.into()),
-            Ok(_) if *self.superblock()? != *superblock => Err(MmpError::Raced.into()),
+            Err(BlockContent::Torn(_, why) | BlockContent::Damaged(why)) => Err(why.into()),
+            Ok(_) if !self.is_unchanged(superblock)? => Err(MmpError::Raced.into()),
             Ok(looked) => Ok(looked),
         }
     }
@@ -145,7 +137,11 @@ impl Taking<'_> {
             self.clock.sleep(end.saturating_sub(self.clock.now()).min(STEP));
             let looked = self.clock.now();
             if *self.block.read_bytes()? != *expected {
-                return Ok(Err(self.block.read_any(self.clock)?.1));
+                let (now, content) = self.block.read_any(self.clock)?;
+                // Unless only the first read was wrong.
+                if *now != *expected {
+                    return Ok(Err(content));
+                }
             }
             if looked >= end {
                 return Ok(Ok(looked));
@@ -171,6 +167,19 @@ impl Taking<'_> {
         let mut bytes = AlignedBuf::zeroed(4096);
         self.block.device.read_shared(&mut bytes, 0)?;
         Ok(bytes)
+    }
+
+    /// Returns whether the superblock is what it was.
+    ///
+    /// # Errors
+    /// The device's; a superblock that is read wrongly.
+    fn is_unchanged(&self, before: &[u8]) -> Result<bool> {
+        if *self.superblock()? == *before {
+            return Ok(true);
+        }
+        let now = self.superblock()?;
+        Superblock::parse(now.get(SUPERBLOCK_OFFSET as usize..).unwrap_or_default())?;
+        Ok(*now == *before)
     }
 
     fn tell(&self, holder: Option<MmpHolder>, longest: Duration) {
