@@ -164,11 +164,11 @@ impl Socket {
 #[cfg(unix)]
 fn send_now(stream: impl std::os::fd::AsFd, bytes: &[u8], more: bool) -> io::Result<usize> {
     use rustix::net::SendFlags;
-    let mut flags = SendFlags::DONTWAIT;
+    let flags = SendFlags::DONTWAIT;
     #[cfg(not(target_vendor = "apple"))]
-    flags.insert(SendFlags::NOSIGNAL);
+    let flags = flags | SendFlags::NOSIGNAL;
     #[cfg(target_os = "linux")]
-    flags.set(SendFlags::MORE, more);
+    let flags = if more { flags | SendFlags::MORE } else { flags };
     #[cfg(not(target_os = "linux"))]
     let _ = more;
     Ok(rustix::net::send(stream, bytes, flags)?)
