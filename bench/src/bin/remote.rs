@@ -1,8 +1,8 @@
 //! Volumes on an NBD server, beside what the server gives without a file system: 4 KiB at random
 //! places beside fio's engine `nbd`, 1 MiB in sequence beside nbdcopy.
 //!
-//! `make bench-remote [ARGS='--quick --runs N reads-16 ...']`. The server is nbdkit's memory at a unix socket, a
-//! new one for each measurement. fio is measured in its two forms: N requests deep on one
+//! `make bench-remote [ARGS='--quick --runs N reads-16 ...']`. The server is nbdkit's memory at a
+//! unix socket, a new one for each measurement. fio is measured in its two forms: N requests deep on one
 //! connection, and N jobs with a connection each. `device` is the client alone, without a volume.
 //! The targets are those of the better of one connection and four, as nbdcopy has.
 

@@ -1,10 +1,10 @@
 //! One connection, shared by threads: requests out, replies in.
 //!
-//! There is no thread that receives (`leader`). Of the threads that wait for replies one is the leader: it
-//! reads the socket, fills its own buffers, and gives others what is theirs. When its requests are
-//! answered, it wakes another waiter, which leads on. So a lone caller needs no other thread, a
-//! process that is confined after the open has no thread that is not, and a connection that is not
-//! used costs nothing.
+//! There is no thread that receives (`leader`). Of the threads that wait for replies one is the
+//! leader: it reads the socket, fills its own buffers, and gives others what is theirs. When its
+//! requests are answered, it wakes another waiter, which leads on. So a lone caller needs no other
+//! thread, a process that is confined after the open has no thread that is not, and a connection
+//! that is not used costs nothing.
 //!
 //! Requests are queued, and one thread sends what several have queued: a thread that sends anyway,
 //! or the leader before it sleeps.
@@ -14,7 +14,8 @@
 //!   the rest is left to the next one, which sends and reads. So a server that stops reading until
 //!   its replies are read does not stop for ever.
 //! - While a thread sleeps, one thread leads, or has been woken to.
-//! - A thread that sleeps is in `sleepers` until it is answered. Only the table's lock changes that.
+//! - A thread that sleeps is in `sleepers` until it is answered. Only the lock of the table changes
+//!   that.
 //! - The reader is in the table while no thread leads.
 
 use super::error::NbdError;

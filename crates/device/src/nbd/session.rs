@@ -120,7 +120,7 @@ impl Connector {
 }
 
 impl Session {
-    /// Runs jobs on the connections: a few on the one that has the least to do, many on all of them.
+    /// Runs jobs on the connections: a few on the one that has the least to do, many on all.
     ///
     /// # Errors
     /// As [`Link::run`].

@@ -96,8 +96,8 @@ impl Table {
         })
     }
 
-    /// Checks, after `step` of time, that no request waits for longer than it may: for its own time,
-    /// and for as long as the oldest. A slow server answers a long queue, each request in its time.
+    /// Checks, after `step` of time, that no request is late: that its own time is over, and that
+    /// it has been the oldest for as long. A slow server answers a long queue one by one.
     ///
     /// # Errors
     /// [`NbdError::Timeout`].

@@ -219,8 +219,8 @@ fn a_batch_that_is_half_done_is_whole_afterwards() {
     }
 }
 
-/// The kill comes from outside, while many threads write and flush. A thread that is not woken would
-/// wait for `timeout=`, or without end.
+/// The kill comes from outside, while many threads write and flush. A thread that is not woken
+/// would wait for `timeout=`, or without end.
 #[test]
 fn a_server_is_killed_under_load() {
     let seed = seed_from_env("LANEFS_SEED");
