@@ -2,9 +2,9 @@
 //! places beside fio's engine `nbd`, 1 MiB in sequence beside nbdcopy.
 //!
 //! `make bench-remote [ARGS='--quick --runs N reads-16 ...']`. The server is nbdkit's memory at a
-//! unix socket, a new one for each measurement. fio is measured in its two forms: N requests deep on one
-//! connection, and N jobs with a connection each. `device` is the client alone, without a volume.
-//! The targets are those of the better of one connection and four, as nbdcopy has.
+//! unix socket, a new one for each measurement. fio is measured in its two forms: N requests deep
+//! on one connection, and N jobs with a connection each. `device` is the client alone, without a
+//! volume. The targets are those of the better of one connection and four, as nbdcopy has.
 
 use clap::Parser;
 use lanefs::{File, OpenOptions, Volume};
