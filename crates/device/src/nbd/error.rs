@@ -83,6 +83,8 @@ pub enum NbdError {
     ChunkOutside { offset: u64, len: u64, asked: u64, asked_len: u64 },
     /// The same content twice in one reply.
     ChunkTwice { offset: u64, len: u64 },
+    /// Content that is scattered over the request in very many pieces.
+    ChunkPieces { offset: u64, most: usize },
     /// A reply that ended before all content came.
     ChunkMissing { offset: u64, asked: u64, got: u64 },
     /// An error chunk whose number is no error.
@@ -174,6 +176,7 @@ impl fmt::Display for NbdError {
             | Self::ChunkLength { .. }
             | Self::ChunkOutside { .. }
             | Self::ChunkTwice { .. }
+            | Self::ChunkPieces { .. }
             | Self::ChunkMissing { .. }
             | Self::NoError
             | Self::EmptyStatus { .. }
@@ -310,6 +313,9 @@ impl NbdError {
             ),
             Self::ChunkTwice { offset, len } => {
                 write!(f, "NBD: {len} bytes at byte {offset} came twice in one reply")
+            }
+            Self::ChunkPieces { offset, most } => {
+                write!(f, "NBD: the content of a read at byte {offset} in more than {most} pieces")
             }
             Self::ChunkMissing { offset, asked, got } => {
                 write!(f, "NBD: a reply has {got} of {asked} bytes at byte {offset}")

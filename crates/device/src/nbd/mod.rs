@@ -1,8 +1,8 @@
 //! A volume on an NBD server: qemu-nbd, nbdkit, nbd-server, and what they serve.
 //!
-//! From the bytes up: `request` and `reply` are the codec, `handshake` the negotiation, `link` one
-//! connection that threads share, `session` the connections to an export, `client` makes them again
-//! when they are lost, and [`NbdDevice`] is the block device.
+//! From the bytes up: `request` and `reply` are the codec, `handshake` the negotiation, `link` and
+//! `leader` one connection that threads share, `session` the connections to an export, `client`
+//! makes them again when they are lost, and [`NbdDevice`] is the block device.
 //!
 //! Promises, and their limits:
 //! - What a flush has made durable is as durable as the server says.
@@ -19,6 +19,7 @@ mod device;
 mod error;
 mod handshake;
 mod job;
+mod leader;
 mod link;
 mod outgoing;
 mod reader;
@@ -26,6 +27,7 @@ mod reply;
 mod request;
 mod session;
 mod socket;
+mod table;
 #[cfg(feature = "tls")]
 mod tls;
 mod unflushed;

@@ -26,6 +26,10 @@ const LONGEST_TEXT: u32 = 4096;
 /// The most extents of a block status that are taken.
 pub(crate) const MOST_EXTENTS: u32 = 128 << 10;
 
+/// The most pieces of a read that have come and lie apart. A server may send them in any order, and
+/// none sends less than a sector.
+const MOST_PIECES: usize = 1024;
+
 /// The server is shutting down.
 const ESHUTDOWN: u32 = 108;
 
@@ -277,6 +281,9 @@ impl Expected {
         }
         self.come.insert(next, (at, len));
         self.join(next);
+        if self.come.len() > MOST_PIECES {
+            return Err(NbdError::ChunkPieces { offset: asked, most: MOST_PIECES });
+        }
         Ok(at)
     }
 

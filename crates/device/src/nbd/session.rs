@@ -7,7 +7,6 @@ use super::link::{Link, Terms};
 use super::socket::Socket;
 use super::url::NbdUrl;
 use super::wire::ExportFlags;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// The most requests of one thread on each of several connections.
@@ -19,7 +18,6 @@ pub(crate) struct Session {
     /// How many there were before.
     pub(crate) generation: u64,
     links: Vec<Link>,
-    next: AtomicUsize,
 }
 
 /// What it takes to connect.
@@ -86,7 +84,7 @@ impl Connector {
                 Terms { structured: other.structured, allocation: other.allocation, timeout: terms.timeout };
             links.push(Link::new(socket, terms));
         }
-        Ok((Session { generation, links, next: AtomicUsize::new(0) }, agreed))
+        Ok((Session { generation, links }, agreed))
     }
 
     /// Returns the exports that the server lists, `None` if it lists none to this client.
@@ -122,13 +120,15 @@ impl Connector {
 }
 
 impl Session {
-    /// Runs jobs on the connections: a few on the next one, many on all of them.
+    /// Runs jobs on the connections: a few on the one that has the least to do, many on all.
     ///
     /// # Errors
     /// As [`Link::run`].
     pub(crate) fn run(&self, jobs: &mut [Job<'_>]) -> Result<(), NbdError> {
         let count = self.links.len();
-        let next = if count == 1 { 0 } else { self.next.fetch_add(1, Ordering::Relaxed) % count };
+        // The first of several: a lone thread always has the same, whose server is warm.
+        let least = self.links.iter().enumerate().min_by_key(|(_, link)| link.in_flight());
+        let next = least.map_or(0, |(at, _)| at);
         if count == 1 || jobs.len() < count {
             return self.links[next].run(jobs);
         }

@@ -219,42 +219,48 @@ fn a_batch_that_is_half_done_is_whole_afterwards() {
     }
 }
 
-/// The kill comes from outside, while many threads write and flush.
+/// The kill comes from outside, while many threads write and flush. A thread that is not woken
+/// would wait for `timeout=`, or without end.
 #[test]
 fn a_server_is_killed_under_load() {
     let seed = seed_from_env("LANEFS_SEED");
-    let bench = Bench::new(usual());
-    let device = bench.open();
-    let end = Instant::now() + Duration::from_millis(1500);
-    std::thread::scope(|scope| {
-        for thread in 0..8u64 {
-            let (device, mut rng) = (&device, seed.rng(thread));
-            scope.spawn(move || {
-                let start = thread * (1 << 20);
-                let mut model = vec![0; 1 << 16];
-                while Instant::now() < end {
-                    let (at, len) = (rng.random_range(0..100) * 512, rng.random_range(1..20) * 512);
-                    let data = bytes_of(len, rng.next_u32() as u8);
-                    device.write_at(&data, start + at as u64).unwrap();
-                    model[at..at + len].copy_from_slice(&data);
-                    if rng.random_bool(0.05) {
-                        device.flush().unwrap();
+    for parameters in ["&timeout=60&reconnect=60", "&timeout=60&reconnect=60&connections=3"] {
+        let bench = Bench::new(NbdSettings { flags: usual().flags | 1 << 8, ..usual() });
+        let device = bench.try_open(parameters).unwrap();
+        let began = Instant::now();
+        let end = began + Duration::from_millis(1500);
+        std::thread::scope(|scope| {
+            for thread in 0..8u64 {
+                let (device, mut rng) = (&device, seed.rng(thread));
+                scope.spawn(move || {
+                    let start = thread * (1 << 20);
+                    let mut model = vec![0; 1 << 19];
+                    while Instant::now() < end {
+                        let (at, len) = (rng.random_range(0..100) * 512, rng.random_range(1..20) * 512);
+                        let len = if rng.random_bool(0.05) { 400_000 } else { len };
+                        let data = bytes_of(len, rng.next_u32() as u8);
+                        device.write_at(&data, start + at as u64).unwrap();
+                        model[at..at + len].copy_from_slice(&data);
+                        if rng.random_bool(0.05) {
+                            device.flush().unwrap();
+                        }
+                        let mut back = vec![0; if rng.random_bool(0.1) { 1 << 19 } else { 1 << 16 }];
+                        device.read_at(&mut back, start).unwrap();
+                        assert!(back == model[..back.len()], "thread {thread}");
                     }
-                    let mut back = vec![0; 1 << 16];
-                    device.read_at(&mut back, start).unwrap();
-                    assert!(back == model, "thread {thread}");
-                }
-            });
-        }
-        let mut rng = seed.rng(99);
-        while Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(rng.random_range(20..150)));
-            bench.server.kill(rng.next_u64());
-        }
-    });
-    device.flush().unwrap();
-    assert!(bench.server.connections() > 5);
-    assert_eq!(bench.server.durable().to_bytes(), bench.server.image().to_bytes());
+                });
+            }
+            let mut rng = seed.rng(99);
+            while Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(rng.random_range(5..150)));
+                bench.server.kill(rng.next_u64());
+            }
+        });
+        assert!(began.elapsed() < Duration::from_secs(30), "{parameters}: {:?}", began.elapsed());
+        device.flush().unwrap();
+        assert!(bench.server.connections() > 5);
+        assert_eq!(bench.server.durable().to_bytes(), bench.server.image().to_bytes());
+    }
 }
 
 /// A rule that is broken is named, with its numbers, and ends the device for good.
