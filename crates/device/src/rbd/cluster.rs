@@ -6,7 +6,7 @@ use super::library::{Api, Handle};
 use super::url::RbdUrl;
 use crate::errno::{ENOENT, ERANGE};
 use std::ffi::{CStr, CString, c_char};
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 
 /// How long a client whose lock was broken stays blocklisted: 30 days.
 const FENCE_SECONDS: u32 = 30 * 24 * 3600;
@@ -95,15 +95,29 @@ impl Pool {
         self.set("rbd_blocklist_on_break_lock", "true")
     }
 
-    /// Has a client that was fenced stay so for long. The library fences for as long as the cluster
-    /// has it, an hour, and may fail to if another time is configured (16.2). That stays where this
-    /// user may not do more.
+    /// Has a client that was fenced stay so for long. The libraries of 16.2 fence for as long as the
+    /// cluster has it, an hour, whatever time they are given. That stays where this user may not do
+    /// more.
     pub(super) fn keep_fenced(&self, client: &str) {
-        let address = c(client);
-        // SAFETY: the cluster is connected; a C string, which the library only reads.
+        // 127.0.0.1:0/12, [::1]:0/12: nothing that would have to be escaped.
+        if !client.chars().all(|c| c.is_ascii_hexdigit() || "[]:./".contains(c)) {
+            return;
+        }
+        let command = c(format!(
+            r#"{{"prefix": "osd blocklist", "blocklistop": "add", "addr": "{client}", "expire": {FENCE_SECONDS}.0}}"#
+        ));
+        let mut commands = [command.as_ptr()];
+        let (mut out, mut said) = ([null_mut::<c_char>(); 2], [0_usize; 2]);
+        let ([out, status], [out_len, status_len]) = (&mut out, &mut said);
+        // SAFETY: the cluster is connected; one C string, no input, and room for two answers.
         unsafe {
-            (self.api.rados.rados_blocklist_add)(self.cluster, address.as_ptr().cast_mut(), FENCE_SECONDS)
-        };
+            let tell = self.api.rados.rados_mon_command;
+            tell(self.cluster, commands.as_mut_ptr(), 1, null(), 0, out, out_len, status, status_len);
+        }
+        for buffer in [*out, *status].into_iter().filter(|buffer| !buffer.is_null()) {
+            // SAFETY: the library has made the buffer for this caller, who gives it back once.
+            unsafe { (self.api.rados.rados_buffer_free)(buffer) };
+        }
     }
 
     fn set(&self, name: &str, value: &str) -> Result<(), RbdError> {
