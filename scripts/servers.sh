@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs and starts a server of volumes: scripts/servers.sh SERVER PLACE [FILE], and prints the URL
-# by which lanefs finds it. SERVER is nbdkit-memory, nbdkit-file, nbd-server, qemu-raw or qemu-qcow2:
-# an export of FILE (made, if it is qemu's) at the socket PLACE, in the foreground; or ceph: a
-# cluster in the folder PLACE, in the background, until scripts/servers.sh ceph PLACE stop.
+# Installs and starts a server of volumes: scripts/servers.sh SERVER PLACE [FILE]. Prints its URL.
+# SERVER is nbdkit-memory, nbdkit-file, nbd-server, qemu-raw or qemu-qcow2: an export of FILE (made,
+# if it is qemu's) at the socket PLACE, in the foreground; or ceph: a cluster in the folder PLACE, in
+# the background, until scripts/servers.sh ceph PLACE stop.
 set -euo pipefail
 usage() { sed -n '2,5s/^# //p' "$0" >&2; exit 1; }
 [ $# -ge 2 ] || usage

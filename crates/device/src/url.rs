@@ -115,8 +115,8 @@ impl<'a> VolumeUrl<'a> {
         Ok(Self { medium, part })
     }
 
-    /// Returns whether a name begins as the URL of a remote volume: of an export of an NBD server, or
-    /// of an image of a Ceph cluster.
+    /// Returns whether a name begins as the URL of a remote volume: of an export of an NBD server,
+    /// or of an image of a Ceph cluster.
     pub fn names_server(name: &OsStr) -> bool {
         is_nbd(name.as_bytes()) || is_rbd(name.as_bytes())
     }

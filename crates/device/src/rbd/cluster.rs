@@ -78,13 +78,13 @@ impl Pool {
 
     fn configure(&self, url: &RbdUrl) -> Result<(), RbdError> {
         let conf = url.conf.as_ref().map(|path| c(path.as_os_str().as_encoded_bytes()));
-        let path = conf.as_ref().map_or(std::ptr::null(), |path| path.as_ptr());
+        let path = conf.as_ref().map_or(null(), |path| path.as_ptr());
         // SAFETY: the cluster's handle is open; a C string, or null for the usual places.
         let read = failed(unsafe { (self.api.rados.rados_conf_read_file)(self.cluster, path) });
         let shown = || url.conf.as_ref().map_or("/etc/ceph/ceph.conf".into(), |p| p.display().to_string());
         read.map_err(|errno| RbdError::Config { conf: shown(), errno })?;
         // SAFETY: as above; null is the variable CEPH_ARGS.
-        let read = failed(unsafe { (self.api.rados.rados_conf_parse_env)(self.cluster, std::ptr::null()) });
+        let read = failed(unsafe { (self.api.rados.rados_conf_parse_env)(self.cluster, null()) });
         read.map_err(|errno| RbdError::Config { conf: "in CEPH_ARGS".into(), errno })?;
         let seconds = url.timeout.as_secs().to_string();
         self.set("client_mount_timeout", &seconds)?;
@@ -95,10 +95,10 @@ impl Pool {
         self.set("rbd_blocklist_on_break_lock", "true")
     }
 
-    /// Has a client that was fenced stay so for long. The libraries of 16.2 fence for as long as the
-    /// cluster has it, an hour, whatever time they are given. That stays where this user may not do
-    /// more.
-    pub(super) fn keep_fenced(&self, client: &str) {
+    /// Has the cluster reject a client for long, before its lock is taken. The library then fences
+    /// it again, for an hour only, which does not shorten that; it is what remains where this user
+    /// may not do more.
+    pub(super) fn fence(&self, client: &str) {
         // 127.0.0.1:0/12, [::1]:0/12: nothing that would have to be escaped.
         if !client.chars().all(|c| c.is_ascii_hexdigit() || "[]:./".contains(c)) {
             return;

@@ -87,9 +87,9 @@ mod on_cluster {
         /// for all that an open waits for.
         ///
         /// # Errors
-        /// [`Op::Open`] with an [`RbdFailure`](crate::RbdFailure); [`Op::Lock`] while another client
-        /// holds the image's lock. For reading, that refuses a holder that lives, unless the options
-        /// say `unlocked` or the URL names a snapshot.
+        /// [`Op::Open`] with an [`RbdFailure`](crate::RbdFailure); [`Op::Lock`] while another
+        /// client holds the image's lock. For reading, that refuses a holder that lives, unless the
+        /// options say `unlocked` or the URL names a snapshot.
         pub fn open(url: &str, options: &FileOptions) -> Result<Self> {
             let (parsed, read_only, unlocked) = (parse(url)?, options.read_only, options.unlocked);
             let refused = |(op, why)| failure(op, 0, 0, url, why);

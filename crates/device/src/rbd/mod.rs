@@ -5,8 +5,8 @@
 //! device. Only `library` to `image` have `unsafe` code.
 //!
 //! Invariants:
-//! - A device for writing holds the image's exclusive lock from its open to its drop. librbd is told
-//!   never to give it up, so a write without the lock fails.
+//! - A device for writing holds the image's exclusive lock from its open to its drop. librbd is
+//!   told never to give it up, so a write without the lock fails.
 //! - The lock of another client is broken only on demand, and that client is blocklisted first: the
 //!   OSDs reject what it still sends.
 
