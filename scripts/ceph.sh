@@ -116,7 +116,8 @@ done
 } </dev/null >>"$dir/out.log" 2>&1
 if [ -n "$until" ]; then
     (
-        trap '' INT
+        # What ends a test together with its programs leaves this one.
+        trap '' INT TERM HUP
         while kill -0 "$until" 2>/dev/null && [ -e "$conf" ]; do sleep 0.5; done
         stop
         rm -rf --one-file-system "$dir"

@@ -56,7 +56,7 @@ impl Cluster {
     /// Returns the program `rbd`, for this cluster.
     pub fn rbd(&self) -> Command {
         let mut command = tool("rbd");
-        command.arg("--conf").arg(self.conf()).arg("--no-progress");
+        command.arg("--conf").arg(self.conf());
         command
     }
 }

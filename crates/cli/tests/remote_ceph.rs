@@ -158,17 +158,23 @@ fn a_broken_lock_fences_the_old_holder() {
 
     let pid = Pid::from_raw(server.id().cast_signed()).unwrap();
     file.write_all(&[1; 200_000]).unwrap();
+    // A program that starts closes what this one has open, and would wait for the stopped server.
+    drop(file);
     kill_process(pid, Signal::STOP).unwrap();
     let breaking = cluster.url("lanefs/disk", "&break-lock=yes");
     m.image.ok(["mkdir", &format!("{breaking}:/of-b")]);
     let fenced = succeed(tool("ceph").arg("--conf").arg(cluster.conf()).args(["osd", "blocklist", "ls"]));
-    eprintln!("{}", String::from_utf8_lossy(&fenced.stdout));
+    // The fence outlives a holder that is stopped for weeks.
+    let weeks = succeed(tool("date").args(["-u", "-d", "20 days", "+%Y-%m-%d"]));
+    let last = String::from_utf8_lossy(&fenced.stdout).split_whitespace().nth(1).unwrap().to_owned();
+    assert!(last.as_bytes() > &weeks.stdout[..], "{last}: fenced until");
     kill_process(pid, Signal::CONT).unwrap();
-    assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(5));
-    assert!(
-        fs::write(m.path("after"), b"late").and_then(|()| File::open(m.path("after"))?.sync_all()).is_err()
-    );
-    drop(file);
+    let late = |name: &str| {
+        let mut file = File::options().write(true).create(true).truncate(false).open(m.path(name))?;
+        file.write_all(b"late").and_then(|()| file.sync_all())
+    };
+    assert_eq!(late("before").unwrap_err().raw_os_error(), Some(5));
+    assert!(late("after").is_err());
     let _ = m.image.lanefs(["umount", "m"]).output().unwrap();
     let ended = server.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();

@@ -81,7 +81,7 @@ fn an_image_is_a_volume() {
     let disk = image.beside("d.raw");
     fs::File::create(&disk).unwrap().set_len(64 << 20).unwrap();
     succeed(tool("sgdisk").args(["--new=1:1M:+8M", "--new=2:16M:+32M", "--change-name=2:root"]).arg(&disk));
-    succeed(cluster.rbd().args(["import", "--dest-pool=lanefs"]).arg(&disk).arg("lanefs/parted"));
+    succeed(cluster.rbd().arg("import").arg(&disk).arg("lanefs/parted"));
     let part = cluster.url("lanefs/parted", "&partition=root");
     image.ok(["mkfs", "-q", &part]);
     image.ok(["mkdir", &format!("{part}:/in-it")]);
@@ -97,7 +97,14 @@ fn an_image_is_a_volume() {
         let said = refused(&image, &["ls", &format!("{}:/", cluster.url(name, ""))]);
         assert!(said.contains(why), "{name}: {said}");
     }
-    succeed(cluster.rbd().args(["feature", "disable", "lanefs/parted", "object-map", "exclusive-lock"]));
+    succeed(cluster.rbd().args([
+        "feature",
+        "disable",
+        "lanefs/parted",
+        "fast-diff",
+        "object-map",
+        "exclusive-lock",
+    ]));
     let said = refused(&image, &["mkdir", &format!("{part}:/no")]);
     assert!(said.contains("rbd feature enable lanefs/parted exclusive-lock"), "{said}");
 }

@@ -6,7 +6,7 @@ use super::library::{Api, Handle};
 use super::url::RbdUrl;
 use crate::errno::{ENOENT, ERANGE};
 use std::ffi::{CStr, CString, c_char};
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 
 /// How long a client whose lock was broken stays blocklisted: 30 days.
 const FENCE_SECONDS: u32 = 30 * 24 * 3600;
@@ -78,13 +78,13 @@ impl Pool {
 
     fn configure(&self, url: &RbdUrl) -> Result<(), RbdError> {
         let conf = url.conf.as_ref().map(|path| c(path.as_os_str().as_encoded_bytes()));
-        let path = conf.as_ref().map_or(std::ptr::null(), |path| path.as_ptr());
+        let path = conf.as_ref().map_or(null(), |path| path.as_ptr());
         // SAFETY: the cluster's handle is open; a C string, or null for the usual places.
         let read = failed(unsafe { (self.api.rados.rados_conf_read_file)(self.cluster, path) });
         let shown = || url.conf.as_ref().map_or("/etc/ceph/ceph.conf".into(), |p| p.display().to_string());
         read.map_err(|errno| RbdError::Config { conf: shown(), errno })?;
         // SAFETY: as above; null is the variable CEPH_ARGS.
-        let read = failed(unsafe { (self.api.rados.rados_conf_parse_env)(self.cluster, std::ptr::null()) });
+        let read = failed(unsafe { (self.api.rados.rados_conf_parse_env)(self.cluster, null()) });
         read.map_err(|errno| RbdError::Config { conf: "in CEPH_ARGS".into(), errno })?;
         let seconds = url.timeout.as_secs().to_string();
         self.set("client_mount_timeout", &seconds)?;
@@ -95,15 +95,29 @@ impl Pool {
         self.set("rbd_blocklist_on_break_lock", "true")
     }
 
-    /// Has a client that was fenced stay so for long. The library fences for as long as the cluster
-    /// has it, an hour, and may fail to if another time is configured (16.2). That stays where this
-    /// user may not do more.
-    pub(super) fn keep_fenced(&self, client: &str) {
-        let address = c(client);
-        // SAFETY: the cluster is connected; a C string, which the library only reads.
+    /// Has the cluster reject a client for long, before its lock is taken. The library then fences
+    /// it again, for an hour only, which does not shorten that; it is what remains where this user
+    /// may not do more.
+    pub(super) fn fence(&self, client: &str) {
+        // 127.0.0.1:0/12, [::1]:0/12: nothing that would have to be escaped.
+        if !client.chars().all(|c| c.is_ascii_hexdigit() || "[]:./".contains(c)) {
+            return;
+        }
+        let command = c(format!(
+            r#"{{"prefix": "osd blocklist", "blocklistop": "add", "addr": "{client}", "expire": {FENCE_SECONDS}.0}}"#
+        ));
+        let mut commands = [command.as_ptr()];
+        let (mut out, mut said) = ([null_mut::<c_char>(); 2], [0_usize; 2]);
+        let ([out, status], [out_len, status_len]) = (&mut out, &mut said);
+        // SAFETY: the cluster is connected; one C string, no input, and room for two answers.
         unsafe {
-            (self.api.rados.rados_blocklist_add)(self.cluster, address.as_ptr().cast_mut(), FENCE_SECONDS)
-        };
+            let tell = self.api.rados.rados_mon_command;
+            tell(self.cluster, commands.as_mut_ptr(), 1, null(), 0, out, out_len, status, status_len);
+        }
+        for buffer in [*out, *status].into_iter().filter(|buffer| !buffer.is_null()) {
+            // SAFETY: the library has made the buffer for this caller, who gives it back once.
+            unsafe { (self.api.rados.rados_buffer_free)(buffer) };
+        }
     }
 
     fn set(&self, name: &str, value: &str) -> Result<(), RbdError> {

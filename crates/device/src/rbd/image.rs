@@ -113,12 +113,10 @@ impl Image {
         {
             return Err(RbdError::InUse { by: before });
         }
+        before.iter().for_each(|dead| self.pool.fence(dead));
         // SAFETY: the image is open.
         match failed(unsafe { (self.rbd().rbd_lock_acquire)(self.image, EXCLUSIVE) }) {
-            Ok(_) => {
-                before.iter().for_each(|dead| self.pool.keep_fenced(dead));
-                Ok(())
-            }
+            Ok(_) => Ok(()),
             Err(EROFS | EBUSY | EAGAIN) => Err(RbdError::InUse { by: self.owner()? }),
             Err(errno) => Err(RbdError::of_call("lock the image", errno)),
         }
@@ -128,15 +126,12 @@ impl Image {
     /// nothing if no client does.
     pub(super) fn break_lock(&self) -> Result<(), RbdError> {
         let Some(owner) = self.owner()? else { return Ok(()) };
-        let name = c(&*owner);
+        self.pool.fence(&owner);
+        let owner = c(owner);
         // SAFETY: the image is open; a C string.
-        match failed(unsafe { (self.rbd().rbd_lock_break)(self.image, EXCLUSIVE, name.as_ptr()) }) {
-            Ok(_) => {
-                self.pool.keep_fenced(&owner);
-                Ok(())
-            }
+        match failed(unsafe { (self.rbd().rbd_lock_break)(self.image, EXCLUSIVE, owner.as_ptr()) }) {
             // It has given up the lock meanwhile.
-            Err(ENOENT) => Ok(()),
+            Ok(_) | Err(ENOENT) => Ok(()),
             Err(errno) => Err(RbdError::of_call("break the lock of the image", errno)),
         }
     }

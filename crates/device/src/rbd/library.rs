@@ -65,7 +65,11 @@ functions! { Rados:
     rados_conf_set(Handle, *const c_char, *const c_char) -> c_int;
     rados_connect(Handle) -> c_int;
     rados_shutdown(Handle);
-    rados_blocklist_add(Handle, *mut c_char, u32) -> c_int;
+    rados_mon_command(
+        Handle, *mut *const c_char, usize, *const c_char, usize,
+        *mut *mut c_char, *mut usize, *mut *mut c_char, *mut usize
+    ) -> c_int;
+    rados_buffer_free(*mut c_char);
     rados_pool_list(Handle, *mut c_char, usize) -> c_int;
     rados_ioctx_create(Handle, *const c_char, *mut Handle) -> c_int;
     rados_ioctx_set_namespace(Handle, *const c_char);
