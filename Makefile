@@ -116,7 +116,7 @@ bench-images: judges
 bench-all: judges
 	@scripts/image-peers.sh
 	cargo build --profile bench -p lanefs-cli
-	for bench in foundation images write-path mount remote check journal rangelock; do \
+	for bench in foundation images write-path fsync mount remote check journal rangelock; do \
 	  cargo run --profile bench -p lanefs-bench --bin $$bench -- $(ARGS) || exit 1; done
 	cargo run --profile bench -p lanefs-bench --bin tables
 
