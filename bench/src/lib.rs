@@ -4,5 +4,6 @@ pub mod cases;
 pub mod linked_list;
 pub mod process;
 pub mod report;
+pub mod scale;
 pub mod tree;
 pub mod write_path;
