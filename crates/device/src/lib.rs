@@ -20,6 +20,8 @@
 
 mod block_device;
 mod buf;
+#[cfg(target_os = "linux")]
+mod cache;
 mod cow;
 pub mod errno;
 mod error;
@@ -56,6 +58,8 @@ mod window;
 
 pub use block_device::{BlockDevice, ReadOp, RepeatCheck, RepeatGuard, WriteOp, check_range};
 pub use buf::AlignedBuf;
+#[cfg(target_os = "linux")]
+pub use cache::CachedDevice;
 pub use cow::CowDevice;
 pub use error::{DeviceError, Op, Result};
 #[doc(hidden)]
@@ -94,3 +98,6 @@ use unmapped::PmemDevice;
 pub use unmapped::{Lent, Mapped, Persistence};
 pub use url::{Medium, Part, VolumeUrl, create_url, open_url};
 pub use window::Window;
+
+/// The user id for a medium whose owner cannot be told.
+pub(crate) const UNKNOWN_OWNER: u32 = 65534;

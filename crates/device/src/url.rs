@@ -312,7 +312,8 @@ pub(crate) fn parse_size(text: &[u8]) -> Option<u64> {
 ///
 /// # Errors
 /// The errors of [`VolumeUrl::parse`], [`VolumeUrl::window`], [`FileOptions::open`],
-/// [`PmemDevice::open`], [`NbdDevice::open`], [`RbdDevice::open`] and [`CowDevice::open`].
+/// [`PmemDevice::open`], [`NbdDevice::open`], [`RbdDevice::open`], [`CowDevice::open`] and
+/// `CachedDevice::open`.
 ///
 /// # Examples
 /// ```
@@ -337,8 +338,19 @@ pub fn open_url(name: impl AsRef<OsStr>, options: &FileOptions) -> Result<Arc<dy
         (Medium::Nbd(export), _) => return open_nbd(export, url.part, &options),
         (Medium::Rbd(image), _) => return part_of(RbdDevice::open(image, &options)?, image, url.part),
         (Medium::Overlay { base, top }, _) => Arc::new(CowDevice::open(base, top, &options)?),
-        (Medium::Cached { below, .. }, _) => return open_url(below, &options),
+        (Medium::Cached { below, dir, size }, _) => return open_cached(below, dir, size, &options),
     })
+}
+
+#[cfg(target_os = "linux")]
+fn open_cached(name: &OsStr, dir: &Path, size: u64, options: &FileOptions) -> Result<Arc<dyn BlockDevice>> {
+    crate::CachedDevice::open(name, dir, size, options)
+}
+
+/// Opens the volume itself: holes in files, which bound a cache, are made in other ways elsewhere.
+#[cfg(not(target_os = "linux"))]
+fn open_cached(name: &OsStr, _: &Path, _: u64, options: &FileOptions) -> Result<Arc<dyn BlockDevice>> {
+    open_url(name, options)
 }
 
 /// Opens an export, or a part of it: the table of its partitions is read from the export itself.

@@ -36,8 +36,6 @@ use top::Top;
 const BLOCK: u64 = 4096;
 /// The size of a slot of the header or of the map, in bytes.
 const UNIT: usize = 4096;
-/// The user id for a medium whose owner cannot be told.
-const UNKNOWN_OWNER: u32 = 65534;
 
 /// A device over a base that is never written: what is written goes to a top.
 ///
@@ -218,7 +216,7 @@ impl BlockDevice for CowDevice {
     fn owner(&self) -> Option<u32> {
         let of_top = self.top.as_ref().and_then(|top| top.device.owner());
         match (self.base.owner(), of_top) {
-            (Some(base), Some(top)) if base != top => Some(UNKNOWN_OWNER),
+            (Some(base), Some(top)) if base != top => Some(crate::UNKNOWN_OWNER),
             (base, top) => base.or(top),
         }
     }
