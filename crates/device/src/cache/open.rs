@@ -26,12 +26,7 @@ impl CachedDevice {
     /// # Errors
     /// The errors of [`open_url`] for the volume; EBUSY for a writer while readers have the cache;
     /// the system's for the folder and the file.
-    pub fn open(
-        below: &OsStr,
-        dir: &Path,
-        size: u64,
-        options: &FileOptions,
-    ) -> Result<Arc<dyn BlockDevice>> {
+    pub fn open(below: &OsStr, dir: &Path, size: u64, options: &FileOptions) -> Result<Arc<dyn BlockDevice>> {
         let base = open_url(below, options)?;
         if options.unlocked {
             return Ok(base);
@@ -114,7 +109,8 @@ fn file_name(below: &OsStr) -> String {
 fn remove_others(dir: &Path, own: &Path, limit: u64) {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let is_cache = |path: &PathBuf| path != own && path.to_string_lossy().ends_with(SUFFIX);
-    let meta = |path: PathBuf| path.symlink_metadata().ok().map(|meta| (meta.mtime(), meta.blocks() * 512, path));
+    let meta =
+        |path: PathBuf| path.symlink_metadata().ok().map(|meta| (meta.mtime(), meta.blocks() * 512, path));
     let mut others: Vec<_> = entries.map(|e| e.path()).filter(is_cache).filter_map(meta).collect();
     others.sort_unstable();
     let mut total: u64 = others.iter().map(|(_, bytes, _)| bytes).sum();

@@ -298,7 +298,7 @@ mod tests {
         torn[512..].fill(0);
         let again = Map::new(SOME);
         again.load(0, [&torn, &first.bytes], 1).unwrap();
-        assert_eq!(again.runs().collect::<Vec<_>>(), [1..2]);
+        assert!(again.runs().eq([1..2]));
         let again = Map::new(SOME);
         again.load(0, [&second.bytes, &first.bytes], 1).unwrap();
         assert_eq!(again.runs().collect::<Vec<_>>(), [1..3, 30_000..30_001]);
