@@ -15,6 +15,7 @@ mod fsx;
 mod full;
 mod half_way;
 mod kernel;
+mod latency;
 mod limits;
 mod neighbours;
 mod noacl;

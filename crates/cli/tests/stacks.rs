@@ -45,7 +45,7 @@ fn an_overlay_is_changed_and_committed() {
     e2fsck_clean(&image.path);
     assert!(image.ok(["ls", "v.img:/"]).contains("new"));
     // It is empty, and goes on over the base as it is now.
-    assert_eq!(image.ok(["commit", "-v", name]), format!("{name}: 0 B (0 bytes) written to v.img\n"));
+    assert_eq!(image.ok(["commit", "-v", name]), format!("{name}: 0 (0 bytes) written to v.img\n"));
     image.ok(["rm", &format!("{name}:/new")]);
     // The base has been changed without it.
     image.ok(["mkdir", "v.img:/other"]);

@@ -84,9 +84,12 @@ impl Top {
     /// # Errors
     /// A top of another base (ESTALE), of another size, or damaged (EUCLEAN); the device's.
     pub(super) fn open(device: Arc<dyn BlockDevice>, base: BaseIdentity, name: &str) -> Result<Self> {
-        let header = read_header(&*device)?;
         let blocks = base.size.div_ceil(BLOCK);
         let size = size_of(base.size).unwrap_or(u64::MAX);
+        let header = match read_header(&*device) {
+            Err(e) if e.errno() == EUCLEAN && was_being_made(&*device, blocks, size)? => None,
+            header => header?,
+        };
         if let Some(header) = &header {
             check_base(&*device, header, &base, name)?;
         }
@@ -196,6 +199,23 @@ impl Flushing {
         let why = "an earlier flush of the top of the overlay has failed";
         Err(DeviceError::new(Op::Flush, 0, 0, std::io::Error::new(crate::errno::kind(EIO), why)))
     }
+}
+
+/// Returns whether a top whose header cannot be read was cut while it was made: it has the right
+/// size, and zeros where nothing is written before the first header is durable.
+fn was_being_made(device: &dyn BlockDevice, blocks: u64, size: u64) -> Result<bool> {
+    if device.size() != size {
+        return Ok(false);
+    }
+    let unit = UNIT as u64;
+    let mut bytes = AlignedBuf::zeroed(UNIT);
+    for at in [0].into_iter().chain((SLOTS * unit..data_of(blocks)).step_by(UNIT)) {
+        device.read_at(&mut bytes, at)?;
+        if bytes.iter().any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Checks that a top is one of this base. While a commit changes the base, its size and its UUID
