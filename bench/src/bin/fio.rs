@@ -1,12 +1,8 @@
-//! The five published jobs by fio itself: lanefs through its engine, beside the kernel's ext4 and
-//! XFS and the bare backing file, in turns.
-//!
-//! `make bench-fio` builds the engine and takes less than five minutes, with jobs of some seconds
-//! and smaller files; `ARGS=--long` runs them as their authors did. `ARGS="overwrite storm"` runs
-//! some of them.
-//!
-//! The jobs are those of `examples/fio`. For a peer, the engine becomes `psync` and the volume a
-//! folder of the mount, or the backing file. A run of one job on one contender is one process.
+//! The five published jobs (`examples/fio`) by fio itself: lanefs through its engine, beside the
+//! kernel's ext4 and XFS and the bare backing file, in turns. `make bench-fio` builds the engine and
+//! runs short jobs on smaller files; `ARGS=--long` runs them as their authors did, and
+//! `ARGS="overwrite storm"` some of them. For a peer, the engine becomes `psync` and the volume a
+//! folder of the mount, or the backing file.
 
 use clap::Parser;
 use lanefs_bench::cases::{self, Case};
@@ -310,7 +306,7 @@ impl Bench {
         let path = backing.path().display();
         match contender {
             Contender::Raw => {
-                let own = ["nrfiles", "filename_format", "file_service_type", "overwrite"];
+                let own = ["nrfiles", "file_service_type", "overwrite"];
                 changes.extend(own.map(|word| (word, None)));
                 changes.extend(job.raw.iter().cloned());
                 changes.extend([("filename", Some(path.to_string())), ("ioengine", set("psync"))]);
