@@ -29,6 +29,9 @@ const ONE_BYTE: &str = include_str!("../../../examples/fio/one-byte.fio");
 const SHARED: &str = include_str!("../../../examples/fio/shared-file.fio");
 const STORM: &str = include_str!("../../../examples/fio/fsync-2048.fio");
 
+/// The variable that names the engine of lanefs: `make bench-fio` builds it.
+const ENGINE: &str = "LANEFS_FIO_ENGINE";
+
 /// The published jobs, by fio
 #[derive(Debug, Parser)]
 struct Args {
@@ -40,9 +43,6 @@ struct Args {
     /// How often each contender gets its turn
     #[arg(long, default_value_t = 2)]
     rounds: usize,
-    /// The engine of lanefs
-    #[arg(long)]
-    engine: PathBuf,
     /// Where the backing file is made
     #[arg(long, default_value_os_t = std::env::temp_dir())]
     dir: PathBuf,
@@ -126,7 +126,7 @@ fn start(args: Args) -> Outcome<()> {
     let own = tempfile::Builder::new().prefix("lanefs-bench").tempdir_in(args.dir)?;
     let mut bench = Bench {
         dir: own.path().to_owned(),
-        engine: fs::canonicalize(args.engine)?,
+        engine: fs::canonicalize(std::env::var_os(ENGINE).ok_or("run it by make bench-fio")?)?,
         rounds: args.rounds.max(1),
         long: args.long,
         report: Report::new("fio"),

@@ -198,11 +198,8 @@ impl Bench {
         for one in sized.iter().filter(|one| one.size > base) {
             let tenfolds = (one.size as f64 / base as f64).log10();
             let what = format!("{case}, {}: of the cost at {}", one.label, sized_label(sized, base));
-            self.report.target(
-                &what,
-                Goal::AtMost(1.0 + tenfolds / 2.0),
-                median(&one.samples(figure)) / compared,
-            );
+            let most = ((1.0 + tenfolds / 2.0) * 100.0).round() / 100.0;
+            self.report.target(&what, Goal::AtMost(most), median(&one.samples(figure)) / compared);
         }
     }
 
