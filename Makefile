@@ -116,7 +116,7 @@ bench-images: judges
 bench-fio: judges
 	cargo build --profile bench -p lanefs-capi
 	@scripts/fio-engine.sh "$${CARGO_TARGET_DIR:-target}/release/liblanefs_capi.a" "$${CARGO_TARGET_DIR:-target}/release/liblanefs_fio.so"
-	cargo run --profile bench -p lanefs-bench --bin fio -- --engine "$${CARGO_TARGET_DIR:-target}/release/liblanefs_fio.so" $(ARGS)
+	LANEFS_FIO_ENGINE="$${CARGO_TARGET_DIR:-target}/release/liblanefs_fio.so" cargo run --profile bench -p lanefs-bench --bin fio -- $(ARGS)
 
 # Takes about half an hour. Nothing else may run on the machine meanwhile.
 bench-all: judges

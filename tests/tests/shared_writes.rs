@@ -1,9 +1,8 @@
 //! Writes of memory that threads share, counted for each operation: what more processors have to
-//! move between them. The table of docs/performance.md holds the most that each may have.
-//!
-//! Built with `--cfg lanefs_schedule` only, whose primitives note each write
-//! (`lanefs_sync::schedule::written`): `scripts/schedules.sh --slice` runs it. A binary of its own,
-//! because it counts the writes of its whole process. With `SHARED_WRITES=1` it prints the places.
+//! move between them. The table of docs/performance.md holds the most that each may have. Built with
+//! `--cfg lanefs_schedule` only, whose primitives note each write: `scripts/schedules.sh --slice`
+//! runs it. A binary of its own, because it counts the writes of its whole process.
+//! `SHARED_WRITES=1` prints the places.
 #![cfg(lanefs_schedule)]
 
 use lanefs::{File, NewAttr, OpenOptions, Volume};

@@ -1,12 +1,8 @@
-//! The five published jobs by fio itself: lanefs through its engine, beside the kernel's ext4 and
-//! XFS and the bare backing file, in turns.
-//!
-//! `make bench-fio` builds the engine and takes less than five minutes, with jobs of some seconds
-//! and smaller files; `ARGS=--long` runs them as their authors did. `ARGS="overwrite storm"` runs
-//! some of them.
-//!
-//! The jobs are those of `examples/fio`. For a peer, the engine becomes `psync` and the volume a
-//! folder of the mount, or the backing file. A run of one job on one contender is one process.
+//! The five published jobs (`examples/fio`) by fio itself: lanefs through its engine, beside the
+//! kernel's ext4 and XFS and the bare backing file, in turns. `make bench-fio` builds the engine and
+//! runs short jobs on smaller files; `ARGS=--long` runs them as their authors did, and
+//! `ARGS="overwrite storm"` some of them. For a peer, the engine becomes `psync` and the volume a
+//! folder of the mount, or the backing file.
 
 use clap::Parser;
 use lanefs_bench::cases::{self, Case};
@@ -33,6 +29,9 @@ const ONE_BYTE: &str = include_str!("../../../examples/fio/one-byte.fio");
 const SHARED: &str = include_str!("../../../examples/fio/shared-file.fio");
 const STORM: &str = include_str!("../../../examples/fio/fsync-2048.fio");
 
+/// The variable that names the engine of lanefs: `make bench-fio` builds it.
+const ENGINE: &str = "LANEFS_FIO_ENGINE";
+
 /// The published jobs, by fio
 #[derive(Debug, Parser)]
 struct Args {
@@ -44,9 +43,6 @@ struct Args {
     /// How often each contender gets its turn
     #[arg(long, default_value_t = 2)]
     rounds: usize,
-    /// The engine of lanefs
-    #[arg(long)]
-    engine: PathBuf,
     /// Where the backing file is made
     #[arg(long, default_value_os_t = std::env::temp_dir())]
     dir: PathBuf,
@@ -130,7 +126,7 @@ fn start(args: Args) -> Outcome<()> {
     let own = tempfile::Builder::new().prefix("lanefs-bench").tempdir_in(args.dir)?;
     let mut bench = Bench {
         dir: own.path().to_owned(),
-        engine: fs::canonicalize(args.engine)?,
+        engine: fs::canonicalize(std::env::var_os(ENGINE).ok_or("run it by make bench-fio")?)?,
         rounds: args.rounds.max(1),
         long: args.long,
         report: Report::new("fio"),
@@ -310,7 +306,7 @@ impl Bench {
         let path = backing.path().display();
         match contender {
             Contender::Raw => {
-                let own = ["nrfiles", "filename_format", "file_service_type", "overwrite"];
+                let own = ["nrfiles", "file_service_type", "overwrite"];
                 changes.extend(own.map(|word| (word, None)));
                 changes.extend(job.raw.iter().cloned());
                 changes.extend([("filename", Some(path.to_string())), ("ioengine", set("psync"))]);

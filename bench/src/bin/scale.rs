@@ -1,10 +1,7 @@
 //! The cost of an operation against the size of what it works on: it must be flat or logarithmic.
-//!
-//! `make bench-scale` takes less than five minutes; `ARGS=--long` has directories of 10 million
+//! The rule of the targets: each tenfold adds at most half of what the operation costs at the size
+//! of comparison. `make bench-scale` takes seconds; `ARGS=--long` has directories of 10 million
 //! entries and files of a million extents; `ARGS="names volumes"` runs some cases only.
-//!
-//! The rule of all targets: each tenfold of the size may add half of what the operation costs at
-//! the size of comparison, in the column `base` of `CASES`.
 
 use clap::Parser;
 use lanefs_bench::cases::{self, Case};
@@ -201,11 +198,8 @@ impl Bench {
         for one in sized.iter().filter(|one| one.size > base) {
             let tenfolds = (one.size as f64 / base as f64).log10();
             let what = format!("{case}, {}: of the cost at {}", one.label, sized_label(sized, base));
-            self.report.target(
-                &what,
-                Goal::AtMost(1.0 + tenfolds / 2.0),
-                median(&one.samples(figure)) / compared,
-            );
+            let most = ((1.0 + tenfolds / 2.0) * 100.0).round() / 100.0;
+            self.report.target(&what, Goal::AtMost(most), median(&one.samples(figure)) / compared);
         }
     }
 

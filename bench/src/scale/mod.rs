@@ -1,8 +1,6 @@
-//! The cost of operations against the size of the thing they work on: entries of a directory,
-//! extents of a file, bytes of a volume.
-//!
-//! Each step runs in a process of its own (`scale --step`), so that the memory that it takes is its
-//! own. A step prints its figures as one JSON object; the first process makes rows of them.
+//! The cost of operations against the size of what they work on: entries of a directory, extents of
+//! a file, bytes of a volume. Each step runs in a process of its own (`scale --step`), so that the
+//! memory that it takes is its own. It prints its figures as one JSON object.
 
 mod extents;
 mod names;

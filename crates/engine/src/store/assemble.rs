@@ -58,7 +58,7 @@ impl Store {
         let layout = sb.layout();
         // The superblock's free counts are right only after a clean close. After a crash, a torn
         // write, or a bitmap that could not be read, they would lose space for good.
-        let alloc = Arc::new(Alloc::new(&layout, survey.free, config.read_only));
+        let alloc = Arc::new(Alloc::new(&layout, &survey.free, config.read_only));
         let on_freed = Arc::clone(&alloc);
         let (to_discard, block_size) = (config.discard.then(|| Arc::clone(&device)), sb.block_size());
         let journal = Journal::open(

@@ -1,8 +1,6 @@
 //! The generations of new inodes (i_generation): unpredictable, but the same sequence under a fixed
-//! clock.
-//!
-//! Each thread takes numbers in batches, so that threads that create files write no common cache
-//! line each time. One thread alone gets all numbers in order.
+//! clock. Each thread takes numbers in batches, so that threads that create files write no common
+//! cache line each time. One thread alone gets all numbers in order.
 
 use lanefs_sync::Padded;
 use lanefs_sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};

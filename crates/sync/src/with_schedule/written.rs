@@ -1,12 +1,8 @@
-//! Counts writes of memory that several threads write, outside of sessions.
+//! Counts writes of cache lines that several threads write, outside of sessions.
 //!
-//! Between [`start`] and [`stop`], each atomic write, and each lock that is taken or released, is
-//! noted with its cache line, its thread and its place in the code. Reads are not: a line that is
-//! only read costs nothing when more threads come. A write counts in the result if its line was
-//! written by another thread too. So the numbers say what a machine with any number of processors
-//! has to move between them, and they are the same on a machine with two.
-//!
-//! Not seen: reference counts of `std::sync::Arc`, allocators, and the counters of lanefs-stats.
+//! Between [`start`] and [`stop`] each atomic write, and each lock taken or released, is noted with
+//! line, thread and place. It is in the result if another thread wrote the line too: what any number
+//! of processors has to move. Not seen: counts of `std::sync::Arc`, allocators, lanefs-stats.
 
 use std::cell::OnceCell;
 use std::collections::HashMap;

@@ -1,8 +1,9 @@
 //! An index of the groups that may have a free run of an order.
 //!
 //! For each order it has a bit for each group, set unless the group is known to have no free run of
-//! that order. Groups are unknown until a search reads them. A group's bits change only under its
-//! mutex, so they never hide a free run. Reading them takes no lock.
+//! that order. Groups are unknown until a search reads them, except those that had nothing free when
+//! the volume was opened: on a full volume a search would read the descriptors of all. A group's
+//! bits change only under its mutex, so they never hide a free run. Reading them takes no lock.
 //!
 //! An index of one order does the same for free inodes.
 //!
@@ -13,6 +14,7 @@ use lanefs_sync::atomic::{
     AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
+use std::ops::Range;
 
 #[derive(Debug)]
 pub(super) struct Orders {
@@ -71,6 +73,29 @@ impl Orders {
         self.segments.iter().map_while(OnceLock::get)
     }
 
+    /// Notes, before any group is used, that these have nothing free of any order.
+    pub(super) fn hide(&self, groups: Range<u32>) {
+        for segment in self.segments() {
+            let mut at = groups.start.max(segment.first);
+            let end = groups.end.min(segment.end());
+            while at < end {
+                let next = (at / 64 + 1) * 64;
+                let from = !0 << (at % 64);
+                let mask = if next <= end { from } else { from & !(!0 << (end % 64)) };
+                for word in (0..self.orders).filter_map(|order| segment.word(order, at)) {
+                    word.fetch_and(!mask, Relaxed);
+                }
+                at = next;
+            }
+        }
+    }
+
+    /// Returns whether `group` is known to have nothing free. Of a group that the index does not have
+    /// yet nothing is known.
+    pub(super) fn is_full(&self, group: u32) -> bool {
+        group < self.groups.load(Acquire) && self.next(0, group, group.saturating_add(1)).is_none()
+    }
+
     /// Notes that the largest order of `group` is `now`, and was `before`.
     pub(super) fn set(&self, group: u32, before: Option<u32>, now: Option<u32>) {
         let orders = |top: Option<u32>| top.map_or(0, |top| top + 1);
@@ -124,6 +149,18 @@ mod tests {
         assert_eq!(orders.next(8, 0, 200), None);
         orders.set(7, None, Some(9));
         assert_eq!((orders.next(9, 0, 200), orders.next(10, 0, 200)), (Some(7), None));
+    }
+
+    #[test]
+    fn full_groups_are_hidden_until_something_is_free() {
+        let orders = Orders::new(300, 3);
+        [0..1, 3..70, 127..129, 192..300].into_iter().for_each(|groups| orders.hide(groups));
+        let known: Vec<u32> = (0..400).filter(|group| !orders.is_full(*group)).collect();
+        let free: Vec<u32> = (1..3).chain(70..127).chain(129..192).chain(300..400).collect();
+        assert_eq!(known, free);
+        assert_eq!((orders.next(2, 3, 70), orders.next(2, 3, u32::MAX)), (None, Some(70)));
+        orders.set(250, None, Some(1));
+        assert_eq!((orders.next(1, 192, u32::MAX), orders.next(2, 192, u32::MAX)), (Some(250), None));
     }
 
     #[test]
