@@ -12,7 +12,6 @@ use lanefs_sync::atomic::{AtomicU16, Ordering};
 use std::array;
 use std::ops::Range;
 
-
 /// A chunk. See the head of the file. All sets are of blocks, bit 0 for the first of the chunk.
 #[derive(Debug, Default)]
 pub(super) struct Chunk {
