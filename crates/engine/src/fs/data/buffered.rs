@@ -128,10 +128,10 @@ impl Content<'_> {
         if bytes.is_empty() {
             return Ok(());
         }
-        let _timer = self.fs().counters.write.start();
         if let Some(pages) = self.file.pages_if_used() {
             pages.prefetch(offset);
         }
+        let _timer = self.fs().counters.write.start();
         self.throttle()?;
         let _held = self.lock_to_write(offset, end)?;
         match stamp {
