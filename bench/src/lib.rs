@@ -5,5 +5,6 @@ pub mod fsync;
 pub mod linked_list;
 pub mod process;
 pub mod report;
+pub mod scale;
 pub mod tree;
 pub mod write_path;
