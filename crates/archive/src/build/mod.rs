@@ -159,19 +159,24 @@ impl Filling<'_> {
                 (Err(e), Some(again)) if matches!(e.cause(), Cause::Volume(lanefs::Error::NoSpace)) => {
                     (source, more) = (again, more * 2);
                 }
-                (done, _) => return done,
+                (filled, read) => {
+                    let (parts, report, device) = filled?;
+                    flush(&*device, read).map_err(|e| self.failed(e))?;
+                    return Ok((parts, report));
+                }
             }
         }
     }
 
-    /// Fills a new volume, whose size has so many times the usual margin.
+    /// Fills a new volume, whose size has so many times the usual margin. Returns its device too,
+    /// which is still to be flushed.
     fn fill(
         &mut self,
         source: Source,
         options: &Options,
         margins: u64,
         events: &mut Tell<'_>,
-    ) -> Result<(Parts, mkfs::Report), Error> {
+    ) -> Result<(Parts, mkfs::Report, Arc<dyn BlockDevice>), Error> {
         let volume = match (&self.survey, self.options.size) {
             (Some(survey), size) => size.options(survey, margins, options).map_err(|e| self.failed(e))?,
             (None, VolumeSize::Bytes(size)) => Options { size: Some(size), ..options.clone() },
@@ -194,10 +199,23 @@ impl Filling<'_> {
         let removed = self.survey.as_ref().map(|survey| &survey.removed);
         let written = import::write(source, &filled, &self.import, removed, events);
         // Also after a failure: what is kept then is a volume.
-        let closed = filled.close().and_then(|()| Ok(behind.flush()?)).and_then(|()| Ok(device.flush()?));
-        written.and(closed.map_err(|e| self.failed(e)))?;
-        Ok((parts, report))
+        let closed = filled.close().and_then(|()| Ok(behind.flush()?));
+        if let Err(e) = written.and(closed.map_err(|e| self.failed(e))) {
+            // The failure that is told is the first one.
+            let _ = device.flush();
+            return Err(e);
+        }
+        Ok((parts, report, device))
     }
+}
+
+/// Makes the file durable. Closes meanwhile what was read: the memory of large copies is freed.
+fn flush(device: &dyn BlockDevice, read: Option<Source>) -> lanefs::Result<()> {
+    std::thread::scope(|scope| {
+        // Without a thread it is dropped here.
+        let _ = std::thread::Builder::new().name("close".into()).spawn_scoped(scope, || drop(read));
+        Ok(device.flush()?)
+    })
 }
 
 /// Finds out what a source takes of a volume of these options; `None` if it can be read only once,
@@ -212,12 +230,14 @@ fn survey_of(
     let features = volume.features.apply(volume.fs_type.features());
     let again = source.again().filter(|_| features.incompat.contains(Incompat::EXTENTS));
     let Some(source) = again else { return Ok(None) };
-    let scratch = Scratch::new(path, volume);
-    let scratch = scratch.map_err(|cause| Error::new(Action::Build, host(path), cause))?;
+    let scratch = || {
+        let scratch = Scratch::new(path, volume);
+        scratch.map_err(|cause| Error::new(Action::Build, host(path), cause))
+    };
     let mut events = |event| match event {
         // The second pass tells of them.
         Event::Skipped(_) => ControlFlow::Continue(()),
         event => events(event),
     };
-    survey(source, copies, &scratch.volume, import, &mut events)
+    survey(source, copies, scratch, import, &mut events)
 }

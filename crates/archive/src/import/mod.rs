@@ -19,8 +19,8 @@ pub use source::Source;
 
 use crate::event::{self, Tell};
 use crate::image::Copies;
-use crate::pipe::{Piece, pipe};
-use crate::{Action, Cause, Error, Event, Ownership};
+use crate::pipe::{Inlet, Piece, pipe};
+use crate::{Action, Cause, Error, Event, Ownership, Place};
 use fill::Fill;
 use lanefs::{Timestamp, Verity, Volume};
 use pass::Pass;
@@ -30,6 +30,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How often the caller of an import hears that the source is waited for.
@@ -184,20 +185,24 @@ pub fn import(
         event::tell(&mut events, Event::Checked(bytes), Action::Import, base)
     })?;
     let fill = Fill::new(volume, dir.as_ref(), options, &mut events, Pass::Import)?;
-    fill_from(source, Wanted::Content, options, fill)?.finish()
+    Reading::of(source, Wanted::Content, options)?.fill(fill)?.finish()
 }
 
-/// Finds out what a source takes of a volume, by making its names in `scratch`, an empty volume.
-/// Layers are checked meanwhile, and `copies` gets what archives unpack to.
-pub(crate) fn survey(
+/// Finds out what a source takes of a volume, by making its names in an empty one, which `scratch`
+/// makes while the source is read already. Layers are checked meanwhile, and `copies` gets what
+/// archives unpack to.
+pub(crate) fn survey<V: AsRef<Volume>>(
     source: Source,
     copies: &Arc<Copies>,
-    scratch: &Volume,
+    scratch: impl FnOnce() -> Result<V, Error>,
     options: &ImportOptions,
     events: &mut Tell<'_>,
 ) -> Result<Option<Survey>, Error> {
-    let fill = Fill::new(scratch, Path::new("/"), options, events, Pass::measure(scratch))?;
-    fill_from(source, Wanted::Members(Arc::clone(copies)), options, fill)?.into_survey()
+    let reading = Reading::of(source, Wanted::Members(Arc::clone(copies)), options)?;
+    let scratch = scratch()?;
+    let volume = scratch.as_ref();
+    let fill = Fill::new(volume, Path::new("/"), options, events, Pass::measure(volume))?;
+    reading.fill(fill)?.into_survey()
 }
 
 /// Imports a source, whose layers are checked already, into the root of an empty volume. `removed`
@@ -211,48 +216,53 @@ pub(crate) fn write(
 ) -> Result<(), Error> {
     let pass = removed.map_or(Pass::Import, Pass::write);
     let fill = Fill::new(volume, Path::new("/"), options, events, pass)?;
-    fill_from(source, Wanted::Content, options, fill)?.finish()
+    Reading::of(source, Wanted::Content, options)?.fill(fill)?.finish()
 }
 
-/// Reads a source on a thread of its own, and has `fill` take what it sends.
-fn fill_from<'a>(
-    source: Source,
-    wanted: Wanted,
-    options: &ImportOptions,
-    mut fill: Fill<'a>,
-) -> Result<Fill<'a>, Error> {
-    let place = fill.place();
-    let failed = |cause: Cause| Error::new(Action::Import, place, cause);
-    let (mut out, mut pieces) = pipe();
-    let max_size = options.max_size;
-    let reader = std::thread::Builder::new().name("import".into());
-    let reader = match reader.spawn(move || source.send(wanted, max_size, &mut out)) {
-        Ok(reader) => reader,
-        Err(e) => return Err(failed(e.into())),
-    };
-    loop {
-        let batch = match pieces.recv_timeout(WAITING) {
-            Ok(batch) => batch,
-            Err(RecvTimeoutError::Timeout) => {
-                fill.tell(Event::Waiting)?;
-                continue;
-            }
-            Err(RecvTimeoutError::Disconnected) => break,
-        };
-        for piece in batch {
-            match piece {
-                Piece::Layer(label) => fill.layer(label)?,
-                Piece::Member(member) => fill.member(member)?,
-                Piece::Data { offset, bytes } => fill.data(offset, &bytes)?,
-                Piece::Skipped(error) => fill.tell(Event::Skipped(error))?,
-                Piece::Checked(bytes) => fill.tell(Event::Checked(bytes))?,
-                Piece::Failed(error) => return Err(error),
-            }
+/// A source that a thread of its own reads.
+struct Reading {
+    thread: JoinHandle<()>,
+    pieces: Inlet,
+}
+
+impl Reading {
+    /// Begins to read.
+    fn of(source: Source, wanted: Wanted, options: &ImportOptions) -> Result<Self, Error> {
+        let (mut out, pieces) = pipe();
+        let (name, max_size) = (source.name.clone(), options.max_size);
+        let thread = std::thread::Builder::new().name("import".into());
+        match thread.spawn(move || source.send(wanted, max_size, &mut out)) {
+            Ok(thread) => Ok(Self { thread, pieces }),
+            Err(e) => Err(Error::new(Action::Read, Place::Host(name), e)),
         }
     }
-    // Its end of the pipe is closed: it has ended, or died.
-    match reader.join() {
-        Ok(()) => Ok(fill),
-        Err(_) => Err(failed(Cause::ReaderDied)),
+
+    /// Has `fill` take what comes.
+    fn fill<'a>(mut self, mut fill: Fill<'a>) -> Result<Fill<'a>, Error> {
+        loop {
+            let batch = match self.pieces.recv_timeout(WAITING) {
+                Ok(batch) => batch,
+                Err(RecvTimeoutError::Timeout) => {
+                    fill.tell(Event::Waiting)?;
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            for piece in batch {
+                match piece {
+                    Piece::Layer(label) => fill.layer(label)?,
+                    Piece::Member(member) => fill.member(member)?,
+                    Piece::Data { offset, bytes } => fill.data(offset, &bytes)?,
+                    Piece::Skipped(error) => fill.tell(Event::Skipped(error))?,
+                    Piece::Checked(bytes) => fill.tell(Event::Checked(bytes))?,
+                    Piece::Failed(error) => return Err(error),
+                }
+            }
+        }
+        // Its end of the pipe is closed: it has ended, or died.
+        match self.thread.join() {
+            Ok(()) => Ok(fill),
+            Err(_) => Err(Error::new(Action::Import, fill.place(), Cause::ReaderDied)),
+        }
     }
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// Where an import comes from: a folder, an archive, or layers.
 pub struct Source {
-    name: Vec<u8>,
+    pub(super) name: Vec<u8>,
     origin: Origin,
     size: Option<u64>,
 }
