@@ -197,7 +197,7 @@ impl Filling<'_> {
             opened.commit_interval(Duration::ZERO).clock(self.options.time).open_device(behind.clone());
         let filled = opened.map_err(|e| self.failed(e))?;
         let removed = self.survey.as_ref().map(|survey| &survey.removed);
-        let written = import::write(source, &filled, &self.import, removed, events);
+        let written = import::write(source, &filled, &self.import, (removed, &*behind), events);
         // Also after a failure: what is kept then is a volume.
         let closed = filled.close().and_then(|()| Ok(behind.flush()?));
         if let Err(e) = written.and(closed.map_err(|e| self.failed(e))) {

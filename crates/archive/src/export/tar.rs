@@ -69,8 +69,8 @@ pub(super) fn archive<W: Write>(
                 Piece::Skipped(error) => tell(Event::Skipped(error))?,
                 Piece::Checked(bytes) => tell(Event::Checked(bytes))?,
                 Piece::Failed(error) => return Err(error),
-                // A volume has none.
-                Piece::Layer(_) => {}
+                // A volume is sent without them.
+                Piece::Layer(_) | Piece::Unread { .. } => {}
             }
         }
         tar.finish().map_err(failed)

@@ -128,6 +128,14 @@ fn check_blob(shared: &Shared<'_, '_>, layer: &Layer, done: &Sender<Report>) -> 
 /// Checks a layer as it is unpacked.
 fn unpack_one(shared: &Shared<'_, '_>, at: usize, layer: &Layer, done: &Sender<Report>) -> Result<(), Cause> {
     let open = || -> io::Result<_> { Ok(Watched { shared, done, stream: layer.blob.open()? }) };
+    let diff_id = layer.expected.diff_id.as_ref();
+    if let (Some(takers), None) = (shared.takers, diff_id)
+        && let Some(archive) = layer.plain()?
+    {
+        let mut members = takers.members.layer(at);
+        archive.members(shared.limit, |member, _| members.member(member).map_err(Cause::from))?;
+        return Ok(members.done()?);
+    }
     let mut head = [0; 8];
     let read = layer.blob.open()?.read(&mut head)?;
     let hungry = matches!(content::of_head(&head[..read]), Some(Content::Compressed("xz" | "zstd")));
@@ -138,7 +146,6 @@ fn unpack_one(shared: &Shared<'_, '_>, at: usize, layer: &Layer, done: &Sender<R
     }
     let _alone = hungry.then(|| shared.alone.lock().unwrap_or_else(PoisonError::into_inner));
     let (stream, compressed) = unpacked(BufReader::with_capacity(READ_AHEAD, open()?))?;
-    let diff_id = layer.expected.diff_id.as_ref();
     let copy = shared.takers.filter(|_| compressed).map(|takers| takers.copies.begin(at));
     let found = ArchiveStream::of(shared.limit.of(stream), diff_id.map(Hasher::of), copy, |mut archive| {
         let mut tar = TarReader::new(&mut archive);

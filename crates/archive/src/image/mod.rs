@@ -17,6 +17,7 @@ mod digest;
 mod documents;
 mod error;
 mod in_order;
+mod plain;
 mod platform;
 mod store;
 
@@ -26,6 +27,7 @@ pub use choose::ImageChoice;
 pub(crate) use copies::Copies;
 pub(crate) use digest::Digest;
 pub use error::{ImageError, Text};
+pub(crate) use plain::PlainArchive;
 pub use platform::{Platform, PlatformError};
 
 use crate::limit::Limit;

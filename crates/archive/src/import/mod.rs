@@ -3,6 +3,7 @@
 //! One thread reads the source, the caller's writes the volume, a bounded pipe between them. Names
 //! go in the order of the source and one thread writes, so the same source gives the same volume.
 
+mod current;
 mod dir_times;
 mod entry;
 mod fill;
@@ -14,7 +15,7 @@ mod pass;
 mod source;
 mod tar;
 
-pub(crate) use pass::{RemovedFiles, Survey};
+pub(crate) use pass::{RemovedFiles, Sink, Survey};
 pub use source::Source;
 
 use crate::event::{self, Tell};
@@ -206,15 +207,15 @@ pub(crate) fn survey<V: AsRef<Volume>>(
 }
 
 /// Imports a source, whose layers are checked already, into the root of an empty volume. `removed`
-/// are the files that do not last, if they are known.
+/// are the files that do not last, if they are known. `sink` takes the data of files.
 pub(crate) fn write(
     source: Source,
     volume: &Volume,
     options: &ImportOptions,
-    removed: Option<&RemovedFiles>,
+    (removed, sink): (Option<&RemovedFiles>, &dyn Sink),
     events: &mut Tell<'_>,
 ) -> Result<(), Error> {
-    let pass = removed.map_or(Pass::Import, Pass::write);
+    let pass = removed.map_or(Pass::Import, |removed| Pass::write(removed, sink));
     let fill = Fill::new(volume, Path::new("/"), options, events, pass)?;
     Reading::of(source, Wanted::Content, options)?.fill(fill)?.finish()
 }
@@ -252,7 +253,8 @@ impl Reading {
                 match piece {
                     Piece::Layer(label) => fill.layer(label)?,
                     Piece::Member(member) => fill.member(member)?,
-                    Piece::Data { offset, bytes } => fill.data(offset, &bytes)?,
+                    Piece::Data { offset, bytes } => fill.data(offset, bytes.into())?,
+                    Piece::Unread { offset, content } => fill.data(offset, content)?,
                     Piece::Skipped(error) => fill.tell(Event::Skipped(error))?,
                     Piece::Checked(bytes) => fill.tell(Event::Checked(bytes))?,
                     Piece::Failed(error) => return Err(error),

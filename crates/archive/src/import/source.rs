@@ -252,12 +252,13 @@ impl Source {
             #[cfg(target_os = "linux")]
             (Origin::Folder(folder), _) => folder::send(&folder, &self.name, content, out),
             (Origin::Stream(stream), _) => tar::send(limit.of(stream), &self.name, content, out),
-            (Origin::Archive(archive), Wanted::Content) => match archive.unpacked() {
-                Ok((stream, _)) => tar::send(limit.of(stream), &self.name, true, out),
-                Err(e) => out.push(Piece::Failed(e)),
-            },
+            (Origin::Archive(archive), Wanted::Content) => {
+                let sent = send_content(&archive, &limit, out);
+                sent.unwrap_or_else(|e| out.push(Piece::Failed(e)))
+            }
             (Origin::Archive(archive), Wanted::Members(copies)) => {
-                send_members(&archive, &limit, &copies, out)
+                let sent = send_members(&archive, &limit, &copies, out);
+                sent.unwrap_or_else(|e| out.push(Piece::Failed(e)))
             }
             (Origin::Layers(layers), Wanted::Content) => send_layers(&layers, &limit, out),
             (Origin::Layers(layers), Wanted::Members(copies)) => {
@@ -310,33 +311,51 @@ fn spooled(head: Vec<u8>, stream: impl Read) -> Result<File, Error> {
 }
 
 /// Sends the members of an archive without their data, and copies what it unpacks to.
-fn send_members(archive: &Layer, limit: &Limit, copies: &Copies, out: &mut Outlet) -> Result<(), Gone> {
-    let (stream, compressed) = match archive.unpacked() {
-        Ok(opened) => opened,
-        Err(e) => return out.push(Piece::Failed(e)),
-    };
-    if !compressed {
-        return tar::send(limit.of(stream), &archive.name, false, out);
+///
+/// # Errors
+/// It cannot be opened: nothing was sent.
+fn send_members(
+    archive: &Layer,
+    limit: &Limit,
+    copies: &Copies,
+    out: &mut Outlet,
+) -> Result<Result<(), Gone>, Error> {
+    let name = &archive.name;
+    if let Some(plain) = archive.plain().map_err(|e| archive.failed(Action::Open, e))? {
+        return Ok(tar::send_plain(&plain, name, false, limit, out));
     }
+    let (stream, _) = archive.unpacked()?;
     let copy = Some(copies.begin(0));
     let sent = ArchiveStream::of(limit.of(stream), None, copy, |mut stream| {
-        tar::send(&mut stream, &archive.name, false, out)?;
+        tar::send(&mut stream, name, false, out)?;
         stream.keep();
         Ok(())
     });
-    sent.unwrap_or_else(|e| out.push(Piece::Failed(archive.failed(Action::Read, e))))
+    sent.map_err(|e| archive.failed(Action::Read, e))
 }
 
 /// Sends the members of all layers, those of the lowest first.
 fn send_layers(layers: &[Layer], limit: &Limit, out: &mut Outlet) -> Result<(), Gone> {
     for (layer, label) in layers.iter().zip(Layer::labels(layers)) {
         out.push(Piece::Layer(label))?;
-        match layer.unpacked() {
-            Ok((stream, _)) => tar::send(limit.of(stream), &layer.name, true, out)?,
+        match send_content(layer, limit, out) {
+            Ok(sent) => sent?,
             Err(e) => return out.push(Piece::Failed(e)),
         }
     }
     Ok(())
+}
+
+/// Sends the members of an archive with their data.
+///
+/// # Errors
+/// It cannot be opened: nothing was sent.
+fn send_content(archive: &Layer, limit: &Limit, out: &mut Outlet) -> Result<Result<(), Gone>, Error> {
+    if let Some(plain) = archive.plain().map_err(|e| archive.failed(Action::Open, e))? {
+        return Ok(tar::send_plain(&plain, &archive.name, true, limit, out));
+    }
+    let (stream, _) = archive.unpacked()?;
+    Ok(tar::send(limit.of(stream), &archive.name, true, out))
 }
 
 impl fmt::Debug for Source {
