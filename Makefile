@@ -16,7 +16,7 @@ help:
 	@echo "make mutants      breaks the code on purpose, and sees that the tests notice"
 	@echo "make judge-mount  the long judges of the mount: databases, stress-ng, fsx, fio, kill -9"
 	@echo "make judge-images  built images: compared with umoci's trees, and booted in QEMU, with dm-verity too; as root"
-	@echo "make judge-remote  volumes on nbd-server and qemu-nbd: raw, qcow2, LUKS"
+	@echo "make judge-remote  volumes on nbd-server, qemu-nbd (raw, qcow2, LUKS) and a Ceph cluster: REMOTE_SECONDS (20)"
 	@echo "make lint         format, clippy, licences, documentation"
 	@echo "make bench-NAME   one benchmark of bench/src/bin, against its peer in the same run"
 	@echo "make bench-images  images, sizes and hash trees beside tar2ext4, umoci, resize2fs, veritysetup"
@@ -88,7 +88,7 @@ judge-mount: judges
 
 judge-remote: judges
 	@scripts/setup.sh --remote
-	@scripts/test.sh -p lanefs-cli --test command -- --include-ignored remote
+	@scripts/test.sh -p lanefs-cli --test command --test mounts -- --include-ignored remote
 
 judge-images: judges build
 	@scripts/judge-images.sh

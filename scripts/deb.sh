@@ -79,7 +79,7 @@ echo "activate-noawait ldconfig" > "$library/DEBIAN/triggers"
 pack "$command" admin "command and mount" <<CONTROL
 Depends: libc6 (>= $(libc "$command/usr/bin/lanefs")), libgcc-s1
 Recommends: fuse3
-Suggests: liblanefs-dev
+Suggests: liblanefs-dev, librbd1
 CONTROL
 pack "$library" libs "shared library" <<CONTROL
 Depends: libc6 (>= $(libc "$library$libdir"/liblanefs.so.*.*)), libgcc-s1

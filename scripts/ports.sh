@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compiles the libraries for systems on which no test runs: macOS, Windows, and 32 bits. Needs
-# rustup, which has the standard library of each. Leaves out zstd, xz and bzip2, whose C code needs
-# a cross compiler.
+# rustup, which has the standard library of each. Leaves out zstd, xz, bzip2 and TLS, whose C code
+# needs a cross compiler. Takes about a minute.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 command -v rustup >/dev/null || { echo "make ports needs rustup, which has the standard library of each system" >&2; exit 1; }

@@ -1,9 +1,10 @@
-# /usr/bin/env bash Installs and starts an NBD server at a unix socket, in the foreground:
-# scripts/servers.sh SERVER SOCKET [FILE], where SERVER is nbdkit-memory    1 GiB in memory
-# nbdkit-file      FILE nbd-server       FILE, as the export x qemu-raw, qemu-qcow2   FILE, as the
-# export x; made with 1 GiB if there is none Says on standard error by which URL lanefs finds it.
+#!/usr/bin/env bash
+# Installs and starts a server of volumes, and prints the URL by which lanefs finds it.
+# scripts/servers.sh SERVER PLACE [FILE], where SERVER is nbdkit-memory, nbdkit-file, nbd-server,
+# qemu-raw or qemu-qcow2: an export of FILE (made, if it is qemu's) at the socket PLACE, in the
+# foreground. ceph: a cluster in the folder PLACE, in the background, until `ceph PLACE stop`.
 set -euo pipefail
-usage() { sed -n '2,6s/^# //p' "$0" >&2; exit 1; }
+usage() { sed -n '2,5s/^# //p' "$0" >&2; exit 1; }
 [ $# -ge 2 ] || usage
 server=$1 socket=$2 file=${3:-}
 scripts=$(cd "$(dirname "$0")" && pwd)
@@ -11,6 +12,10 @@ case $server in
 nbdkit-*) "$scripts/setup.sh" --test ;;
 *) "$scripts/setup.sh" --remote ;;
 esac
+if [ "$server" = ceph ]; then
+    shift
+    exec "$scripts/ceph.sh" "$@"
+fi
 [ "$server" = nbdkit-memory ] || [ -n "$file" ] || usage
 export=x
 [[ $server != nbdkit-* ]] || export=

@@ -76,6 +76,12 @@ fi
 if [ "${1:-}" = --remote ]; then
     need nbd-server nbd-server
     need qemu-nbd qemu-utils
+    need ceph-mgr ceph-mgr
+    need ceph-mon ceph-mon
+    need ceph-osd ceph-osd
+    need rbd ceph-common
+    compgen -G '/usr/lib/*/librbd.so.1' >/dev/null || packages+=(librbd1)
+    compgen -G '/usr/lib/*/qemu/block-rbd.so' >/dev/null || packages+=(qemu-block-extra)
 fi
 # Needed by `make judge-mount` only.
 if [ "${1:-}" = --long ]; then

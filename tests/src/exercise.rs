@@ -1,6 +1,7 @@
 //! Exercises an untrusted volume: walks it, writes to it and closes it. Each call must succeed
 //! correctly or fail with an error that names the defect.
 
+use crate::VirtualClock;
 use lanefs::{Error, FileType, NewAttr, OpenOptions, RenameFlags, SetXattr, Volume};
 use lanefs_device::BlockDevice;
 use std::collections::VecDeque;
@@ -79,7 +80,9 @@ pub fn change_all(device: Arc<dyn BlockDevice>) -> Verdict {
 
 fn options() -> OpenOptions {
     // Without a commit timer: everything happens in the order of the calls.
-    OpenOptions::new().metadata_cache_bytes(4 << 20).commit_interval(Duration::ZERO)
+    let options = OpenOptions::new().metadata_cache_bytes(4 << 20).commit_interval(Duration::ZERO);
+    // A block of multiple mount protection may say that another host has the volume.
+    options.mmp_clock(Arc::new(VirtualClock::default()))
 }
 
 /// Visits everything that can be reached from the root, by breadth.

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 pub mod campaign;
+mod ceph;
 mod damage;
 mod ending;
 mod exercise;
@@ -28,9 +29,11 @@ mod specimen;
 mod tools;
 mod tree;
 mod victims;
+mod virtual_clock;
 mod volume_tree;
 mod watchdog;
 
+pub use ceph::Cluster;
 pub use damage::{Region, RegionKind, Victim};
 pub use ending::Ending;
 pub use exercise::{Verdict, Walk, change_all, explained, read_all, walk};
@@ -57,5 +60,6 @@ pub use tools::{
 };
 pub use tree::{Kind, TreeEntry, assert_same_tree, tree_diff, tree_listing};
 pub use victims::{OLD, damage_and_use, large_victim, patterned, small_victim, with_mmp};
+pub use virtual_clock::VirtualClock;
 pub use volume_tree::{volume_digest, volume_lines};
 pub use watchdog::{Watchdog, patiently};

@@ -1,18 +1,21 @@
 //! The kernel as a judge: a loop mount that goes with the value.
 
 use crate::tools::{private_mounts, require_root, run};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use lanefs_lab::store::{self, LoopOptions};
+use std::path::Path;
 use std::time::Duration;
+
+/// Options of loop devices: `direct` bypasses the page cache of the image's file system.
+fn options(read_only: bool, direct: bool) -> LoopOptions {
+    // Long, because tests that run side by side may want the same free device, and a child of
+    // another thread that has not come to its exec still has what files this one had open.
+    LoopOptions { read_only, direct, patience: Duration::from_secs(60) }
+}
 
 /// An image that the kernel has mounted, at a folder of its own. Dropping it, also by a panic,
 /// unmounts and detaches.
 #[derive(Debug)]
-pub struct LoopMount {
-    device: Attached,
-    dir: PathBuf,
-    mounted: bool,
-}
+pub struct LoopMount(store::LoopMount);
 
 impl LoopMount {
     /// Mounts `image` as ext4. `options` are the kernel's, as behind `mount -o`; `ro` also makes
@@ -29,67 +32,46 @@ impl LoopMount {
     /// # Panics
     /// Panics as [`new`](Self::new) does.
     pub fn with_type(image: impl AsRef<Path>, kind: &str, options: &str) -> Self {
-        Self::try_with_type(image, kind, options, false).unwrap_or_else(|said| panic!("{said}"))
+        Self::mount(image.as_ref(), kind, options, false).unwrap_or_else(|said| panic!("{said}"))
     }
 
-    /// As [`with_type`](Self::with_type), with a loop device that goes past the page cache of the
-    /// image's file system, so that content is not cached twice.
+    /// Mounts as [`with_type`](Self::with_type) does, with a loop device that bypasses the page
+    /// cache of the image's file system, so that content is not cached twice.
     ///
     /// # Errors
-    /// The message of `mount`.
+    /// The message of `losetup` or `mount`.
     ///
     /// # Panics
-    /// If the caller is not root, or there is no loop device.
+    /// If the caller is not root.
     pub fn direct(image: impl AsRef<Path>, kind: &str, options: &str) -> Result<Self, String> {
-        Self::try_with_type(image, kind, options, true)
+        Self::mount(image.as_ref(), kind, options, true)
     }
 
-    /// As [`new`](Self::new), but what the kernel refuses to mount is an error, with what `mount`
-    /// said.
+    /// Mounts as [`new`](Self::new) does, but returns an error if the kernel refuses to mount.
     ///
     /// # Errors
-    /// The message of `mount`.
+    /// The message of `losetup` or `mount`.
     ///
     /// # Panics
-    /// If the test is not root, or there is no loop device.
+    /// If the test is not root.
     pub fn try_new(image: impl AsRef<Path>, options: &str) -> Result<Self, String> {
-        Self::try_with_type(image, "ext4", options, false)
+        Self::mount(image.as_ref(), "ext4", options, false)
     }
 
-    fn try_with_type(
-        image: impl AsRef<Path>,
-        kind: &str,
-        options: &str,
-        direct: bool,
-    ) -> Result<Self, String> {
+    fn mount(image: &Path, kind: &str, words: &str, direct: bool) -> Result<Self, String> {
         private_mounts();
-        let image = image.as_ref().to_str().expect("a path in UTF-8");
-        let read_only = options.split(',').any(|o| o == "ro");
-        let device = attach(image, read_only, direct);
-        let dir = tempfile::Builder::new().prefix("lanefs-mnt").tempdir().unwrap().keep();
-        let mut mount = Self { device, dir, mounted: false };
-        let options = if options.is_empty() { "defaults" } else { options };
-        let mut command = Command::new("mount");
-        command.args(["-t", kind, "-o", options, &mount.device.path]).arg(&mount.dir);
-        let out = command.output().expect("mount");
-        mount.mounted = out.status.success();
-        // While it is mounted, this only marks the device: it goes with the last user.
-        run("losetup", &["--detach", &mount.device.path]);
-        if mount.mounted {
-            return Ok(mount);
-        }
-        mount.device.wait_for_detach();
-        Err(format!("{command:?}: {}", String::from_utf8_lossy(&out.stderr)))
+        let options = options(words.split(',').any(|word| word == "ro"), direct);
+        store::LoopMount::new(image, kind, words, options).map(Self).map_err(|e| e.to_string())
     }
 
     /// Where it is mounted.
     pub fn path(&self) -> &Path {
-        &self.dir
+        self.0.path()
     }
 
     /// The loop device.
     pub fn device(&self) -> &str {
-        &self.device.path
+        self.0.device().path().to_str().expect("a path in UTF-8")
     }
 
     /// Has the kernel write no zeros to short runs of unwritten blocks, which would then count as
@@ -98,7 +80,7 @@ impl LoopMount {
     /// # Panics
     /// If it is not mounted for writing, as ext4.
     pub fn keep_unwritten(&self) {
-        let device = self.device.name();
+        let device = self.0.device().name();
         std::fs::write(format!("/sys/fs/ext4/{device}/extent_max_zeroout_kb"), "0").unwrap();
     }
 
@@ -107,7 +89,7 @@ impl LoopMount {
     /// # Panics
     /// If that fails: something still has a file of it open.
     pub fn unmount(mut self) {
-        self.unmount_now().unwrap_or_else(|said| panic!("{said}"));
+        self.0.unmount().unwrap_or_else(|said| panic!("{said}"));
     }
 
     /// Cuts the power: the kernel stops writing to the volume at once, then it is unmounted. The
@@ -117,7 +99,7 @@ impl LoopMount {
     /// If that fails.
     pub fn cut_power(mut self) {
         self.shut_down();
-        self.unmount_now().unwrap_or_else(|said| panic!("{said}"));
+        self.0.unmount().unwrap_or_else(|said| panic!("{said}"));
     }
 
     /// As [`cut_power`](Self::cut_power), but without the unmount: programs keep their open files,
@@ -130,128 +112,40 @@ impl LoopMount {
         // no program of e2fsprogs calls it. Perl is part of every Debian.
         let script = r#"open(my $f, "<", $ARGV[0]) or die $!; my $flags = pack("L", 2);
             ioctl($f, 0x8004587d, $flags) or die $!;"#;
-        run("perl", &["-e", script, self.dir.to_str().unwrap()]);
-    }
-
-    fn unmount_now(&mut self) -> Result<(), String> {
-        if !self.mounted {
-            return Ok(());
-        }
-        let mut said = String::new();
-        // Another process may have it for a moment: a device manager, or a child of another thread
-        // that has not come to its exec and still has what files this one had open.
-        for _ in 0..1200 {
-            let out = Command::new("umount").arg(&self.dir).output().map_err(|e| e.to_string())?;
-            if out.status.success() {
-                self.mounted = false;
-                self.device.wait_for_detach();
-                return Ok(());
-            }
-            said = String::from_utf8_lossy(&out.stderr).into_owned();
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        Err(said)
-    }
-}
-
-impl Drop for LoopMount {
-    fn drop(&mut self) {
-        if let Err(said) = self.unmount_now() {
-            eprintln!("{said}");
-            let _ = Command::new("umount").arg("--lazy").arg(&self.dir).status();
-        }
-        // Never its content: that would be the volume's, if it is still mounted.
-        let _ = std::fs::remove_dir(&self.dir);
+        run("perl", &["-e", script, self.path().to_str().unwrap()]);
     }
 }
 
 /// A loop device on a file, as long as the value lives.
 #[derive(Debug)]
-pub struct LoopDevice(Attached);
+pub struct LoopDevice(store::LoopDevice);
 
 impl LoopDevice {
-    /// One that goes through the page cache of the file's file system.
+    /// Attaches a device that goes through the page cache of the file's file system.
     ///
     /// # Panics
     /// If the caller is not root, or there is no loop device.
     pub fn new(image: impl AsRef<Path>) -> Self {
-        require_root();
-        Self(attach(image.as_ref().to_str().expect("a path in UTF-8"), false, false))
+        Self::attach(image.as_ref(), false)
     }
 
-    /// One that goes past the page cache of the file's file system.
+    /// Attaches a device that bypasses the page cache of the file's file system.
     ///
     /// # Panics
     /// If the caller is not root, or there is no loop device.
     pub fn direct(image: impl AsRef<Path>) -> Self {
+        Self::attach(image.as_ref(), true)
+    }
+
+    fn attach(image: &Path, direct: bool) -> Self {
         require_root();
-        Self(attach(image.as_ref().to_str().expect("a path in UTF-8"), false, true))
+        Self(store::LoopDevice::new(image, options(false, direct)).unwrap_or_else(|said| panic!("{said}")))
     }
 
     /// The device's file.
     pub fn path(&self) -> &Path {
-        Path::new(&self.0.path)
+        self.0.path()
     }
-}
-
-impl Drop for LoopDevice {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["--detach", &self.0.path]).status();
-        self.0.wait_for_detach();
-    }
-}
-
-/// A loop device, and the file that the kernel says it is on.
-#[derive(Debug)]
-struct Attached {
-    path: String,
-    backing: String,
-}
-
-impl Attached {
-    fn name(&self) -> &str {
-        self.path.trim_start_matches("/dev/")
-    }
-
-    /// The kernel's name of the file. It has a suffix when the file has been removed.
-    fn backing_now(&self) -> Option<String> {
-        let file = Path::new("/sys/block").join(self.name()).join("loop/backing_file");
-        Some(std::fs::read_to_string(file).ok()?.trim_end().to_owned())
-    }
-
-    /// The kernel detaches a moment after the last use; until then the image has a user. Another
-    /// test may have the device next.
-    fn wait_for_detach(&self) {
-        for _ in 0..12_000 {
-            if !self.backing_now().is_some_and(|now| now.starts_with(&self.backing)) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
-fn attach(image: &str, read_only: bool, direct: bool) -> Attached {
-    let mut args = vec!["--find", "--show", image];
-    if read_only {
-        args.insert(0, "--read-only");
-    }
-    if direct {
-        args.insert(0, "--direct-io=on");
-    }
-    // Tests that run side by side may want the same free device.
-    let path = (0..1200).find_map(|_| {
-        let out = Command::new("losetup").args(&args).output().expect("losetup");
-        if out.status.success() {
-            return Some(String::from_utf8_lossy(&out.stdout).trim().to_owned());
-        }
-        std::thread::sleep(Duration::from_millis(50));
-        None
-    });
-    let mut attached =
-        Attached { path: path.unwrap_or_else(|| run("losetup", &args)), backing: String::new() };
-    attached.backing = attached.backing_now().expect("a device that is attached");
-    attached
 }
 
 #[cfg(test)]
@@ -259,6 +153,8 @@ mod tests {
     use super::*;
     use crate::{dumpe2fs, e2fsck_clean, e2fsck_replay, mke2fs};
     use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::path::PathBuf;
+    use std::process::Command;
 
     fn volume() -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
@@ -323,7 +219,7 @@ mod tests {
         mounted.send(()).unwrap();
         let mut stranger = stranger.join().unwrap();
         // Before its directory is removed, which takes the mount away in all namespaces.
-        mount.unmount_now().unwrap();
+        mount.0.unmount().unwrap();
         let kept = is_attached(&image);
         stranger.kill().unwrap();
         stranger.wait().unwrap();

@@ -1,7 +1,7 @@
 //! Commits at bad moments.
 
 use lanefs::{File, SetAttr};
-use lanefs_device::{BlockDevice, Result};
+use lanefs_device::{BlockDevice, Result, forward_to};
 use lanefs_sim::RecordingDevice;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -89,23 +89,10 @@ impl Drop for Poker {
 }
 
 impl BlockDevice for PokingDevice {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.inner.read_at(buf, offset)
-    }
+    forward_to!(inner: size read_only read_at flush discard);
+
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         self.commit();
         self.inner.write_at(data, offset)
-    }
-    fn flush(&self) -> Result<()> {
-        self.inner.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.inner.discard(offset, len)
     }
 }

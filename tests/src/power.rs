@@ -9,7 +9,7 @@
 
 use crate::fixed_options;
 use lanefs::{OpenOptions, Volume};
-use lanefs_device::{BlockDevice, FileDevice, Result, WriteOp};
+use lanefs_device::{BlockDevice, FileDevice, Result, WriteOp, forward_to};
 use lanefs_format::{Compat, Superblock};
 use lanefs_sim::{CrashState, Image, LogEntry, OverlayDevice, RecordingDevice, Seed, Shape, seed_from_env};
 use parking_lot::Mutex;
@@ -117,17 +117,7 @@ struct PoweredDevice {
 }
 
 impl BlockDevice for PoweredDevice {
-    fn size(&self) -> u64 {
-        self.file.size()
-    }
-
-    fn read_only(&self) -> bool {
-        self.file.read_only()
-    }
-
-    fn alignment(&self) -> usize {
-        self.file.alignment()
-    }
+    forward_to!(file: size read_only alignment);
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         self.recorded.read_at(buf, offset)

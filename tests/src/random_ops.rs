@@ -69,17 +69,7 @@ impl RandomOps {
             _ => 0..DRAWS,
         };
         match self.rng.random_range(among) {
-            0..12 => {
-                let mut coin = |p| self.rng.random_bool(p);
-                let how = OpenHow {
-                    write: coin(0.7),
-                    create: coin(0.8),
-                    excl: coin(0.2),
-                    trunc: coin(0.2),
-                    nofollow: coin(0.2),
-                };
-                Op::Open { path, how, mode: self.mode() }
-            }
+            0..12 => Op::Open { path, how: self.open_how(), mode: self.mode() },
             12..24 => {
                 let (offset, len) = (self.offset(), self.rng.random_range(0..20_000));
                 Op::Write { path, offset, len, fill: self.rng.random() }
@@ -94,14 +84,7 @@ impl RandomOps {
             65..70 => Op::Symlink { target: self.target(), path },
             70..73 => Op::ReadLink { path },
             73..84 => {
-                let how = [
-                    RenameHow::Replace,
-                    RenameHow::Replace,
-                    RenameHow::Replace,
-                    RenameHow::NoReplace,
-                    RenameHow::Exchange,
-                ];
-                let how = how[self.rng.random_range(0..how.len())];
+                let how = self.rename_how();
                 Op::Rename { from: path, to: self.path(), how }
             }
             84..87 => {
@@ -137,6 +120,26 @@ impl RandomOps {
             120..122 => Op::SeekHole { path, offset: self.offset() },
             122..125 => self.copy(path),
             _ => Op::Space { path },
+        }
+    }
+
+    fn open_how(&mut self) -> OpenHow {
+        let mut coin = |p| self.rng.random_bool(p);
+        OpenHow {
+            write: coin(0.7),
+            create: coin(0.8),
+            excl: coin(0.2),
+            trunc: coin(0.2),
+            nofollow: coin(0.2),
+        }
+    }
+
+    /// Three of five replace.
+    fn rename_how(&mut self) -> RenameHow {
+        match self.rng.random_range(0..5_usize) {
+            0..3 => RenameHow::Replace,
+            3 => RenameHow::NoReplace,
+            _ => RenameHow::Exchange,
         }
     }
 

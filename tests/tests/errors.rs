@@ -21,6 +21,19 @@ fn volume(size: u64, args: &[&str]) -> (tempfile::TempDir, PathBuf) {
 
 const EXT4: &[&str] = &["-t", "ext4", "-b", "1024", "-O", "orphan_file,metadata_csum_seed"];
 
+fn make(path: &str) -> Op {
+    let how = OpenHow { create: true, write: true, ..OpenHow::default() };
+    Op::Open { path: path.into(), how, mode: 0o644 }
+}
+
+fn link(target: &str, path: &str) -> Op {
+    Op::Symlink { target: target.into(), path: path.into() }
+}
+
+fn mkdir(path: &str) -> Op {
+    Op::Mkdir { path: path.into(), mode: 0o755 }
+}
+
 /// The same on both sides, and what it is.
 #[test]
 fn paths_that_cannot_be() {
@@ -29,18 +42,11 @@ fn paths_that_cannot_be() {
     let mount = LoopMount::new(&by_kernel, "");
     let host = Host::new(mount.path());
     let lane = Lane(open(writing(), &by_lanefs).unwrap());
-    let make = |path: &str| Op::Open {
-        path: path.into(),
-        how: OpenHow { create: true, write: true, ..OpenHow::default() },
-        mode: 0o644,
-    };
-    let link = |target: &str, path: &str| Op::Symlink { target: target.into(), path: path.into() };
-    let (long, too_long) = ("n".repeat(255), "n".repeat(256));
     let prepare = [
         make("file"),
-        Op::Mkdir { path: "dir".into(), mode: 0o755 },
+        mkdir("dir"),
         make("dir/inside"),
-        make(&long),
+        make(&"n".repeat(255)),
         link("loop b", "loop a"),
         link("loop a", "loop b"),
         link("itself", "itself"),
@@ -55,14 +61,25 @@ fn paths_that_cannot_be() {
             link(&if i == 0 { "file".into() } else { format!("chain {}", i - 1) }, &format!("chain {i}"));
         assert_eq!((host.apply(&op).is_ok(), lane.apply(&op).is_ok()), (true, true));
     }
+    for (op, expected) in operations_on_such_paths() {
+        let (kernel, lanefs) = (host.apply(&op), lane.apply(&op));
+        assert_eq!(kernel, lanefs, "{op:?}");
+        assert_eq!(lanefs.map(|_| ()), expected, "{op:?}");
+    }
+    lane.0.close().unwrap();
+    e2fsck_clean(&by_lanefs);
+}
+
+/// Operations in the volumes of [`paths_that_cannot_be`], and how each ends.
+fn operations_on_such_paths() -> Vec<(Op, Result<(), i32>)> {
+    let (long, too_long) = ("n".repeat(255), "n".repeat(256));
     let stat = |path: &str| Op::Stat { path: path.into(), follow: true };
     let unlink = |path: &str| Op::Unlink { path: path.into() };
     let rmdir = |path: &str| Op::Rmdir { path: path.into() };
     let rename =
         |from: &str, to: &str| Op::Rename { from: from.into(), to: to.into(), how: RenameHow::Replace };
-    let mkdir = |path: &str| Op::Mkdir { path: path.into(), mode: 0o755 };
     let fail = |op, errno| (op, Err(errno));
-    let cases: Vec<(Op, Result<(), i32>)> = vec![
+    vec![
         (stat(&long), Ok(())),
         fail(stat(&too_long), libc::ENAMETOOLONG),
         fail(make(&too_long), libc::ENAMETOOLONG),
@@ -104,14 +121,7 @@ fn paths_that_cannot_be() {
         fail(Op::List { path: "file".into() }, libc::ENOTDIR),
         fail(Op::Truncate { path: "file".into(), len: 1 << 60 }, libc::EFBIG),
         fail(Op::Mknod { path: "file".into(), kind: Kind::Fifo, device: (0, 0), mode: 0 }, libc::EEXIST),
-    ];
-    for (op, expected) in cases {
-        let (kernel, lanefs) = (host.apply(&op), lane.apply(&op));
-        assert_eq!(kernel, lanefs, "{op:?}");
-        assert_eq!(lanefs.map(|_| ()), expected, "{op:?}");
-    }
-    lane.0.close().unwrap();
-    e2fsck_clean(&by_lanefs);
+    ]
 }
 
 /// Fills the volume by `op` until it says that there is no room; how many fitted.

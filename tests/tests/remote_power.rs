@@ -9,7 +9,7 @@ use super::power_loss::{ARGS, step};
 use lanefs::{OpenOptions, Volume};
 use lanefs_device::{FileOptions, NbdDevice};
 use lanefs_sim::{DumpFile, Image, NbdFault, NbdServer, NbdSettings, OverlayDevice, seed_from_env};
-use lanefs_tests::{e2fsck, patterned, volume_digest};
+use lanefs_tests::{VirtualClock, e2fsck, patterned, volume_digest};
 use rand::{Rng, RngCore};
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,6 +62,64 @@ fn kills_of_a_server_that_comes_back_lose_nothing() {
         // What a further kill would leave.
         assert_eq!(recovered(server.durable(), &mut dump, "closed"), last, "case {case}");
     }
+}
+
+/// A host loses its connection, and with it its volume: what it has not flushed is not written
+/// again.
+#[test]
+fn a_host_that_lost_its_volume_repeats_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = patterned(12 << 20, &[ARGS, &["-O", "mmp", "-E", "mmp_update_interval=1"]].concat());
+    let server = NbdServer::start(dir.path(), base.clone(), NbdSettings::default()).unwrap();
+    // By the names of two volumes: no lock of this host keeps them apart.
+    let host = |name| {
+        let url = server.url("&timeout=5&reconnect=5");
+        let device = NbdDevice::open(&url, Some(name), &FileOptions::new()).unwrap();
+        let options = OpenOptions::new().write(true).threads(false).commit_interval(Duration::ZERO);
+        options.mmp_clock(Arc::new(VirtualClock::default())).open_device(Arc::new(device)).unwrap()
+    };
+    let first = host("a");
+    first.write("/synced", &[1; 100_000]).unwrap();
+    first.sync().unwrap();
+    let direct = first.open_options().write(true).direct(true).open("/synced").unwrap();
+    // Acknowledged, and kept until a flush.
+    direct.write_at(&[2; 65_536], 0).unwrap();
+    let second = host("b");
+    assert_eq!(second.info().recovery.journal.transactions, 1);
+    second.remove_file("/synced").unwrap();
+    second.write("/b", &[3; 2_000_000]).unwrap();
+    second.sync().unwrap();
+    let held = server.image();
+    server.disconnect();
+    // Its clock says that it has just looked.
+    let e = direct.write_at(&[2; 4096], 0).unwrap_err();
+    assert!(e.to_string().contains("another one has taken the volume"), "{e}");
+    assert_eq!(e.errno(), lanefs_device::errno::EIO);
+    first.sync().unwrap_err();
+    drop((direct, first));
+    assert!(server.image().to_bytes() == held.to_bytes(), "it has written");
+    second.write("/c", b"4").unwrap();
+    second.close().unwrap();
+    let mut dump = DumpFile::create(dir.path().join("state.img"), &base).unwrap();
+    recovered(server.image(), &mut dump, "closed");
+}
+
+/// A server that loses what was not flushed has an older block of the same host, which goes on.
+#[test]
+fn a_host_that_keeps_its_volume_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = patterned(12 << 20, &[ARGS, &["-O", "mmp", "-E", "mmp_update_interval=1"]].concat());
+    let server = NbdServer::start(dir.path(), base, NbdSettings::default()).unwrap();
+    let volume = open(&server, "&timeout=5&reconnect=60");
+    for round in 0..4u8 {
+        // Longer than an update, and than a look is fresh.
+        std::thread::sleep(Duration::from_millis(1200));
+        server.kill(round.into());
+        volume.write("/f", &[round; 50_000]).unwrap();
+        volume.sync().unwrap();
+    }
+    assert_eq!(volume.read("/f").unwrap(), [3; 50_000]);
+    volume.close().unwrap();
 }
 
 #[test]

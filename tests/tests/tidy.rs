@@ -630,3 +630,14 @@ fn negated_commands_of_scripts_say_what_follows() {
     }
     assert!(wrong.is_empty(), "these never fail:\n{}", wrong.join("\n"));
 }
+
+/// A script without its first line runs in whatever shell started it, and a reflow of prose once
+/// took one.
+#[test]
+fn scripts_begin_with_their_shell() {
+    let mut found = Vec::new();
+    files(&root().join("scripts"), &|p| p.extension().is_some_and(|e| e == "sh"), &mut found);
+    let begins = |path: &PathBuf| text(path).lines().next() == Some("#!/usr/bin/env bash");
+    let wrong: Vec<String> = found.iter().filter(|path| !begins(path)).map(|path| shown(path)).collect();
+    assert!(!found.is_empty() && wrong.is_empty(), "{wrong:?}");
+}

@@ -11,14 +11,34 @@ use lanefs_bench::cases::{self, Effort};
 use lanefs_bench::linked_list::LinkedList;
 use lanefs_bench::report::{Goal, Report};
 use lanefs_lab::Outcome;
-use lanefs_lab::rangelock::work::{Regions, among, hand_over, hundred, one, reuse};
+use lanefs_lab::rangelock::work::{LEN, Regions, among, hand_over, hundred, one};
 use lanefs_lab::rangelock::{IntervalTree, MutexBTree, Ours, RwLock, Variant};
+use lanefs_rangelock::{Range, RangeLock};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 const THREADS: [usize; 5] = [1, 2, 4, 8, 16];
+
+/// Takes `count` ranges and releases them; then the same elsewhere, twice. Returns the heap after
+/// that, over the heap after the first time.
+fn reuse(count: u64, heap: impl Fn() -> usize) -> f64 {
+    let lock = RangeLock::new();
+    let before = heap();
+    let range = |start: u64| match Range::with_len(start, LEN) {
+        Ok(range) => range,
+        Err(error) => unreachable!("{error}"),
+    };
+    let fill = |from: u64| {
+        let guards: Vec<_> = (0..count).map(|i| lock.write(range(from + i * LEN))).collect();
+        drop(guards);
+        (heap() - before) as f64
+    };
+    let first = fill(0);
+    fill(1 << 40);
+    fill(1 << 50) / first
+}
 
 /// An allocator that counts bytes, to check the lock's own report of its memory.
 struct Counting;
@@ -194,7 +214,7 @@ impl Bench {
             Goal::AtMost(1.1),
             reuse(1_000_000, heap),
         );
-        let idle = size_of::<lanefs_rangelock::RangeLock>() as f64;
+        let idle = size_of::<RangeLock>() as f64;
         self.report.target("bytes of an idle lock", Goal::AtMost(256.0), idle);
     }
 

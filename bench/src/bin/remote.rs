@@ -1,14 +1,14 @@
 //! Volumes on an NBD server, beside what the server gives without a file system: 4 KiB at random
 //! places beside fio's engine `nbd`, 1 MiB in sequence beside nbdcopy.
 //!
-//! `make bench-remote [ARGS='--quick --runs N']`. The server is nbdkit's memory at a unix socket, a
-//! new one for each measurement. fio is measured in its two forms: N requests deep on one
-//! connection, and N jobs with a connection each. `device` is the client alone, without a volume.
-//! The targets are those of the better of one connection and four, as nbdcopy has.
+//! `make bench-remote [ARGS='--quick --runs N reads-16 ...']`. The server is nbdkit's memory at a
+//! unix socket, a new one for each measurement. fio is measured in its two forms: N requests deep
+//! on one connection, and N jobs with a connection each. `device` is the client alone, without a
+//! volume. The targets are those of the better of one connection and four, as nbdcopy has.
 
 use clap::Parser;
 use lanefs::{File, OpenOptions, Volume};
-use lanefs_bench::cases::{self, Effort};
+use lanefs_bench::cases::{self, Case, Effort};
 use lanefs_bench::report::{Goal, Report};
 use lanefs_device::{AlignedBuf, BlockDevice, FileOptions, open_url};
 use lanefs_lab::load::run;
@@ -33,7 +33,20 @@ const FOUR: &str = "&connections=4";
 struct Args {
     #[command(flatten)]
     effort: Effort,
+    /// Cases; all without one
+    cases: Vec<String>,
 }
+
+const CASES: &[Case<Bench>] = &[
+    ("writes-1", |bench| bench.random(Work::Write, 1)),
+    ("writes-16", |bench| bench.random(Work::Write, 16)),
+    ("writes-64", |bench| bench.random(Work::Write, 64)),
+    ("reads-1", |bench| bench.random(Work::Read, 1)),
+    ("reads-16", |bench| bench.random(Work::Read, 16)),
+    ("reads-64", |bench| bench.random(Work::Read, 64)),
+    ("sequential-writes", |bench| bench.sequential(Work::Write)),
+    ("sequential-reads", |bench| bench.sequential(Work::Read)),
+];
 
 /// What is measured, and how often.
 struct Bench {
@@ -54,18 +67,12 @@ fn main() -> ExitCode {
     cases::end("remote", start(Args::parse()))
 }
 
-fn start(Args { effort }: Args) -> Outcome<()> {
+fn start(Args { effort, cases }: Args) -> Outcome<()> {
+    let chosen = cases::choose(CASES, &cases)?;
     let time = Duration::from_secs(if effort.quick { 1 } else { 3 });
     let mut bench =
         Bench { dir: tempfile::tempdir()?, report: Report::new("remote"), runs: effort.runs(3), time };
-    for work in [Work::Write, Work::Read] {
-        for threads in [1, 16, 64] {
-            bench.random(work, threads)?;
-        }
-    }
-    for work in [Work::Write, Work::Read] {
-        bench.sequential(work)?;
-    }
+    cases::run(&mut bench, &chosen)?;
     bench.report.finish()?;
     Ok(())
 }

@@ -4,7 +4,7 @@
 
 use crate::Cause;
 use crate::content::{self, Content};
-use flate2::read::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 use flate2::write::GzEncoder;
 use std::io::{self, BufRead, BufReader, BufWriter, Cursor, Read, Write};
 
@@ -140,7 +140,7 @@ fn decoder<'a>(
     by: &'static str,
 ) -> io::Result<Option<Box<dyn Read + Send + 'a>>> {
     Ok(Some(match by {
-        "gzip" => Box::new(MultiGzDecoder::new(stream)),
+        "gzip" => Box::new(GzipMembers::new(stream)),
         #[cfg(feature = "zstd")]
         "zstd" => Box::new(zstd::Decoder::with_buffer(stream)?),
         #[cfg(feature = "xz")]
@@ -153,4 +153,54 @@ fn decoder<'a>(
         "bzip2" => Box::new(bzip2::bufread::MultiBzDecoder::new(stream)),
         _ => return Ok(None),
     }))
+}
+
+/// What members of a gzip stream unpack to, one behind the other. Zeros behind the last one pad the
+/// stream, as gzip(1) has it; it is an error if anything else is there.
+struct GzipMembers<R> {
+    /// `None` once the stream has ended.
+    member: Option<GzDecoder<R>>,
+}
+
+impl<R: BufRead> GzipMembers<R> {
+    fn new(stream: R) -> Self {
+        Self { member: Some(GzDecoder::new(stream)) }
+    }
+
+    /// Goes on to the next member; behind the last one, to the end.
+    fn go_on(&mut self) -> io::Result<()> {
+        let Some(mut stream) = self.member.take().map(GzDecoder::into_inner) else { return Ok(()) };
+        let mut padded = false;
+        loop {
+            let bytes = match stream.fill_buf() {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                bytes => bytes?,
+            };
+            let (len, zeros) = (bytes.len(), bytes.iter().take_while(|byte| **byte == 0).count());
+            match (len == 0, zeros == len) {
+                (true, _) => return Ok(()),
+                (false, true) => padded = true,
+                (false, false) if padded || zeros > 0 => {
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, "bytes behind the end of gzip"));
+                }
+                (false, false) => {
+                    self.member = Some(GzDecoder::new(stream));
+                    return Ok(());
+                }
+            }
+            stream.consume(len);
+        }
+    }
+}
+
+impl<R: BufRead> Read for GzipMembers<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        while let Some(member) = &mut self.member {
+            match member.read(buf)? {
+                0 if !buf.is_empty() => self.go_on()?,
+                n => return Ok(n),
+            }
+        }
+        Ok(0)
+    }
 }

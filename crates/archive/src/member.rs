@@ -29,7 +29,7 @@ pub(crate) enum Kind {
     Socket,
 }
 
-/// One name of a tree with its attributes. Those of a hard link are not used.
+/// One name of a tree with its attributes. The attributes of a hard link are not used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Member {
     /// From the root of the tree, without `/` at either end. Empty: the root itself.

@@ -1,8 +1,8 @@
 //! The pipe from the thread that reads a tree to the thread that writes it.
 //!
-//! Pieces travel in batches, so that the two threads wake each other a few times a megabyte and
-//! not a few times a file. The memory of all pieces that were sent and are not done with is
-//! bounded, unless one piece alone has more.
+//! Items travel in batches, so that the two threads wake each other a few times a megabyte and
+//! not a few times a file. The memory of all items that were sent and are not done with is
+//! bounded, unless one item alone has more.
 
 use crate::excerpt::Excerpt;
 use crate::member::Member;
@@ -13,9 +13,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The greatest number of data bytes in a piece.
+/// The greatest number of data bytes in an item.
 pub(crate) const PIECE: usize = 256 << 10;
-/// Bytes or pieces that fill a batch, and batches in flight.
+/// Bytes or items that fill a batch, and batches in flight.
 const BATCH_BYTES: usize = 1 << 20;
 const BATCH_PIECES: usize = 128;
 const BATCHES: usize = 8;
@@ -24,7 +24,7 @@ const IN_FLIGHT: usize = 8 << 20;
 
 /// A part of a tree.
 #[derive(Debug)]
-pub(crate) enum Piece {
+pub(crate) enum PipeItem {
     /// A layer begins: its name in errors. Its members lie on top of everything before it.
     Layer(String),
     /// The next member.
@@ -41,7 +41,7 @@ pub(crate) enum Piece {
     Failed(Error),
 }
 
-impl Piece {
+impl PipeItem {
     /// Returns a member of an archive with a clean path, or why its path cannot be had.
     pub(crate) fn of(mut member: Member) -> Self {
         let cleaned = match member.path.len() {
@@ -86,8 +86,8 @@ fn shortened(path: &[u8]) -> &[u8] {
 #[derive(Debug)]
 pub(crate) struct Gone;
 
-/// Pieces, and the bytes of memory that they take.
-type Batch = (Vec<Piece>, usize);
+/// Items, and the bytes of memory that they take.
+type Batch = (Vec<PipeItem>, usize);
 
 /// The bytes in flight.
 #[derive(Debug, Default)]
@@ -131,7 +131,7 @@ impl Budget {
 pub(crate) struct Outlet {
     batches: SyncSender<Batch>,
     budget: Arc<Budget>,
-    batch: Vec<Piece>,
+    batch: Vec<PipeItem>,
     bytes: usize,
 }
 
@@ -153,10 +153,10 @@ pub(crate) fn pipe() -> (Outlet, Inlet) {
 }
 
 impl Outlet {
-    /// Sends a piece, sooner or later.
-    pub(crate) fn push(&mut self, piece: Piece) -> Result<(), Gone> {
-        self.bytes += piece.memory();
-        self.batch.push(piece);
+    /// Sends an item, sooner or later.
+    pub(crate) fn push(&mut self, item: PipeItem) -> Result<(), Gone> {
+        self.bytes += item.memory();
+        self.batch.push(item);
         if self.bytes >= BATCH_BYTES || self.batch.len() >= BATCH_PIECES { self.flush() } else { Ok(()) }
     }
 
@@ -179,22 +179,22 @@ impl Inlet {
     ///
     /// # Errors
     /// None came so soon, or none will come any more.
-    pub(crate) fn recv_timeout(&mut self, timeout: Duration) -> Result<Vec<Piece>, RecvTimeoutError> {
+    pub(crate) fn recv_timeout(&mut self, timeout: Duration) -> Result<Vec<PipeItem>, RecvTimeoutError> {
         self.budget.free(std::mem::take(&mut self.bytes), false);
-        let (pieces, bytes) = self.batches.recv_timeout(timeout)?;
+        let (items, bytes) = self.batches.recv_timeout(timeout)?;
         self.bytes = bytes;
-        Ok(pieces)
+        Ok(items)
     }
 }
 
 impl Iterator for Inlet {
-    type Item = Vec<Piece>;
+    type Item = Vec<PipeItem>;
 
-    fn next(&mut self) -> Option<Vec<Piece>> {
+    fn next(&mut self) -> Option<Vec<PipeItem>> {
         self.budget.free(std::mem::take(&mut self.bytes), false);
-        let (pieces, bytes) = self.batches.recv().ok()?;
+        let (items, bytes) = self.batches.recv().ok()?;
         self.bytes = bytes;
-        Some(pieces)
+        Some(items)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Free space of a volume as zeros, for images that are compressed or copied.
 
-use lanefs::device::{BlockDevice, DeviceError, ReadOp, WriteOp};
+use lanefs::device::{BlockDevice, DeviceError, forward_to};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -51,6 +51,9 @@ impl Zeroing {
 }
 
 impl BlockDevice for Zeroing {
+    forward_to!(below: size read_only alignment sector_size atomic_write owner);
+    forward_to!(below: read_at write_at read_batch write_batch flush write_zeroes);
+
     fn discard(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
         let mut bytes = vec![0; len.min(PIECE) as usize];
         let end = offset.saturating_add(len);
@@ -66,53 +69,5 @@ impl BlockDevice for Zeroing {
             at += len;
         }
         Ok(())
-    }
-
-    fn size(&self) -> u64 {
-        self.below.size()
-    }
-
-    fn read_only(&self) -> bool {
-        self.below.read_only()
-    }
-
-    fn alignment(&self) -> usize {
-        self.below.alignment()
-    }
-
-    fn sector_size(&self) -> u64 {
-        self.below.sector_size()
-    }
-
-    fn atomic_write(&self) -> usize {
-        self.below.atomic_write()
-    }
-
-    fn owner(&self) -> Option<u32> {
-        self.below.owner()
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<(), DeviceError> {
-        self.below.read_at(buf, offset)
-    }
-
-    fn write_at(&self, data: &[u8], offset: u64) -> Result<(), DeviceError> {
-        self.below.write_at(data, offset)
-    }
-
-    fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> Result<(), DeviceError> {
-        self.below.read_batch(ops)
-    }
-
-    fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<(), DeviceError> {
-        self.below.write_batch(ops)
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.below.flush()
-    }
-
-    fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
-        self.below.write_zeroes(offset, len)
     }
 }

@@ -109,6 +109,48 @@ fn an_archive_is_unpacked_once() {
     }
 }
 
+/// What an archive unpacks to is not unpacked again, whatever its first bytes look like: these are
+/// the name of its first member.
+#[test]
+fn an_unpacked_archive_is_no_compressed_one() {
+    let bench = Bench::new();
+    let path = bench.at("layer.tar.gz");
+    for name in ["BZh91AY", "\u{4}\"M\u{18}"] {
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed.write_all(&Tar::new().file(name, "n").end()).unwrap();
+        fs::write(&path, packed.finish().unwrap()).unwrap();
+        for as_layers in [false, true] {
+            let source = if as_layers { Source::layers([&path]) } else { Source::open(&path) };
+            bench.build(source.unwrap(), &BuildOptions::new().overwrite(true)).unwrap();
+            assert_eq!(listing(&open(&bench.at("v.img"))), [format!("{name}=n")]);
+        }
+    }
+}
+
+/// An image may have ten thousand layers, and a process a thousand open files.
+#[test]
+fn layers_need_few_open_files() {
+    let bench = Bench::new();
+    let path = |n: usize| {
+        let path = bench.at(&format!("{n}.tar.gz"));
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed.write_all(&Tar::new().file(&n.to_string(), "n").end()).unwrap();
+        fs::write(&path, packed.finish().unwrap()).unwrap();
+        path
+    };
+    let source = Source::layers((0..300).map(path)).unwrap();
+    let mut open_files = 0;
+    build(source, bench.at("v.img"), &BuildOptions::new(), |event| {
+        if matches!(event, Event::Sized(_)) {
+            open_files = fs::read_dir("/proc/self/fd").unwrap().count();
+        }
+        Continue(())
+    })
+    .unwrap();
+    assert_eq!(listing(&open(&bench.at("v.img"))).len(), 300);
+    assert!(open_files < 250, "{open_files} files are open");
+}
+
 /// A layer of what a random walk makes.
 fn random_layer(rng: &mut StdRng, at: usize) -> Tar {
     let path = |rng: &mut StdRng| {

@@ -87,6 +87,44 @@ fn every_compression_is_told_by_its_content() {
     assert_eq!((error.action(), error.place()), (Action::Read, &Place::Host(b"in".to_vec())), "{error}");
 }
 
+/// The checksum of a compressed archive lies behind the end that the archive itself has.
+#[test]
+fn a_compressed_archive_is_read_up_to_its_checksum() {
+    let plain = archive_of(&filled(), Compression::None);
+    let gzip = |bytes: &[u8]| {
+        let mut to = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::none());
+        to.write_all(bytes).unwrap();
+        to.finish().unwrap()
+    };
+    let bzip2 = |bytes: &[u8]| {
+        let mut to = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
+        to.write_all(bytes).unwrap();
+        to.finish().unwrap()
+    };
+    let mut zstd = zstd::Encoder::new(Vec::new(), 1).unwrap();
+    zstd.include_checksum(true).unwrap();
+    zstd.write_all(&plain).unwrap();
+    let failed = |archive: &[u8]| {
+        let source = Source::archive("in", Cursor::new(archive.to_vec())).unwrap();
+        import(source, &volume(), "/", &ImportOptions::new(), go_on).is_err()
+    };
+    for packed in [gzip(&plain), members(&plain, bzip2), zstd.finish().unwrap()] {
+        assert!(!failed(&packed) && failed(&packed[..packed.len() - 1]));
+    }
+    let packed = members(&plain, gzip);
+    let content = packed.len() / 4;
+    for at in [content].into_iter().chain(packed.len() - 8..packed.len()) {
+        let mut damaged = packed.clone();
+        damaged[at] ^= 1;
+        assert!(failed(&damaged), "byte {at} of {}", packed.len());
+        assert!(at == content || failed(&packed[..at]), "{at} of {} bytes", packed.len());
+    }
+    // As gzip(1) has it.
+    let followed = |by: &[u8]| failed(&[&packed, by].concat());
+    assert!(!followed(&[0; 1]) && !followed(&[0; 5000]) && !followed(&gzip(b"")));
+    assert!(followed(b"more") && followed(b"\0more") && followed(&gzip(b"")[..9]));
+}
+
 #[test]
 fn steps_are_counted() {
     let from = filled();

@@ -26,6 +26,7 @@ struct options {
     void *pad; /* fio's */
     char *volume;
     char *mount_options;
+    unsigned int uncached;
 };
 
 static struct fio_option options[] = {
@@ -44,6 +45,16 @@ static struct fio_option options[] = {
         .type = FIO_OPT_STR_STORE,
         .off1 = offsetof(struct options, mount_options),
         .help = "Words as after mount -o: dioread_lock,nodelalloc,locking=range,overwrite=journal,...",
+        .category = FIO_OPT_C_ENGINE,
+        .group = FIO_OPT_G_INVALID,
+    },
+    {
+        .name = "uncached",
+        .lname = "Uncached",
+        .type = FIO_OPT_BOOL,
+        .off1 = offsetof(struct options, uncached),
+        .help = "Large reads and writes bypass the page cache",
+        .def = "0",
         .category = FIO_OPT_C_ENGINE,
         .group = FIO_OPT_G_INVALID,
     },
@@ -350,11 +361,14 @@ static int engine_prepopulate_file(struct thread_data *td, struct fio_file *f)
 
 static int engine_open_file(struct thread_data *td, struct fio_file *f)
 {
+    const struct options *o = td->eo;
     int flags = td->o.sync_io;
     struct lanefs_file *file;
 
     if (td->o.odirect)
         flags |= O_DIRECT;
+    else if (o->uncached)
+        flags |= LANEFS_O_UNCACHED;
     if (td_write(td) || td_trim(td)) {
         flags |= read_only ? O_RDONLY : O_RDWR;
         if (td->o.allow_create && !read_only)

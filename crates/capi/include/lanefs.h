@@ -78,6 +78,9 @@
 // LANEFS_RENAME_NOREPLACE or without.
 #define LANEFS_RENAME_WHITEOUT 4
 
+// A flag of lanefs_open: large reads and writes bypass the page cache. Not with O_DIRECT.
+#define LANEFS_O_UNCACHED 1073741824
+
 // For lanefs_lsetxattr: the attribute must not exist (XATTR_CREATE).
 #define LANEFS_XATTR_CREATE 1
 
@@ -438,7 +441,8 @@ ssize_t lanefs_copy_range(struct lanefs_file *from,
 // `type=ext2` (ext3, ext4), `block_size=4096`, `inode_size=256`, `inode_ratio=16384`,
 // `inodes=100000`, `label=NAME`, `uuid=UUID`, `hash_seed=UUID`, `journal_size=64` (MiB),
 // `reserved_percent=5`, `root_owner=UID:GID`, `features=64bit:^has_journal` (with colons between),
-// `time=SECONDS` (the time that everything gets), `nodiscard`.
+// `time=SECONDS` (the time that everything gets), `mmp_update_interval=SECONDS` (with the feature
+// `mmp`), `nodiscard`.
 //
 // Errors: EINVAL (an option that nobody knows; what cannot be had together or on a device of this
 // size: the message says what), ENOENT, EACCES, EBUSY, ENOSPC, EIO, EFAULT.
@@ -506,7 +510,8 @@ int lanefs_mknod(struct lanefs_volume *volume, const char *path, mode_t mode, de
 // O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_DIRECT, O_SYNC, O_DSYNC, O_NOFOLLOW, O_TMPFILE (`path` is
 // a directory; without O_DIRECT, O_SYNC and O_DSYNC). O_CLOEXEC, O_NOATIME, O_NOCTTY, O_NONBLOCK
 // and O_LARGEFILE change nothing. O_DIRECT takes memory, places and lengths that are not aligned,
-// too, and copies them then.
+// too, and copies them then. LANEFS_O_UNCACHED is like RWF_DONTCACHE for every read and write:
+// those of 128 KiB and more bypass the page cache, if they are of whole blocks.
 //
 // `mode` is that of a file that is made; no umask is applied, and its owner is 0:0. No
 // permission is checked: a caller that has the volume has all of it.

@@ -17,7 +17,8 @@ use uuid::Uuid;
 /// `type=ext2` (ext3, ext4), `block_size=4096`, `inode_size=256`, `inode_ratio=16384`,
 /// `inodes=100000`, `label=NAME`, `uuid=UUID`, `hash_seed=UUID`, `journal_size=64` (MiB),
 /// `reserved_percent=5`, `root_owner=UID:GID`, `features=64bit:^has_journal` (with colons between),
-/// `time=SECONDS` (the time that everything gets), `nodiscard`.
+/// `time=SECONDS` (the time that everything gets), `mmp_update_interval=SECONDS` (with the feature
+/// `mmp`), `nodiscard`.
 ///
 /// Errors: EINVAL (an option that nobody knows; what cannot be had together or on a device of this
 /// size: the message says what), ENOENT, EACCES, EBUSY, ENOSPC, EIO, EFAULT.
@@ -65,6 +66,9 @@ fn parse(words: &str) -> Result<Options> {
             Some(("journal_size", n)) => options.journal_size = Some(n.parse().map_err(|_| wrong())?),
             Some(("reserved_percent", n)) => options.reserved_percent = Some(n.parse().map_err(|_| wrong())?),
             Some(("root_owner", ids)) => options.root_owner = parse_owner(ids).ok_or_else(wrong)?,
+            Some(("mmp_update_interval", n)) => {
+                options.mmp_update_interval = Some(n.parse().map_err(|_| wrong())?);
+            }
             Some(("time", n)) => options.time = Some(n.parse().map_err(|_| wrong())?),
             Some(("features", list)) => {
                 options.features = list
@@ -95,7 +99,7 @@ mod tests {
     fn options_are_words() {
         let options = parse(
             "type=ext3,block_size=1024,inode_size=128,inode_ratio=8192,inodes=77,label=a b,\
-             uuid=00010203-0405-0607-0809-0a0b0c0d0e0f,journal_size=4,reserved_percent=1.5,root_owner=7:8,time=9,nodiscard,",
+             uuid=00010203-0405-0607-0809-0a0b0c0d0e0f,journal_size=4,reserved_percent=1.5,root_owner=7:8,time=9,mmp_update_interval=3,nodiscard,",
         );
         let wanted = Options {
             fs_type: FsType::Ext3,
@@ -109,6 +113,7 @@ mod tests {
             reserved_percent: Some(1.5),
             root_owner: (7, 8),
             time: Some(9),
+            mmp_update_interval: Some(3),
             keep: true,
             ..Options::default()
         };

@@ -40,7 +40,8 @@ pub(crate) fn permissions(mode: mode_t) -> u16 {
 /// O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_DIRECT, O_SYNC, O_DSYNC, O_NOFOLLOW, O_TMPFILE (`path` is
 /// a directory; without O_DIRECT, O_SYNC and O_DSYNC). O_CLOEXEC, O_NOATIME, O_NOCTTY, O_NONBLOCK
 /// and O_LARGEFILE change nothing. O_DIRECT takes memory, places and lengths that are not aligned,
-/// too, and copies them then.
+/// too, and copies them then. LANEFS_O_UNCACHED is like RWF_DONTCACHE for every read and write:
+/// those of 128 KiB and more bypass the page cache, if they are of whole blocks.
 ///
 /// `mode` is that of a file that is made; no umask is applied, and its owner is 0:0. No
 /// permission is checked: a caller that has the volume has all of it.
@@ -63,6 +64,9 @@ pub unsafe extern "C" fn lanefs_open(
     })
 }
 
+/// A flag of lanefs_open: large reads and writes bypass the page cache. Not with O_DIRECT.
+pub const LANEFS_O_UNCACHED: c_int = 0x4000_0000;
+
 /// Makes a handle for a file.
 pub(crate) fn keep_file(file: File) -> Result<*mut lanefs_file> {
     let full = |_| Failure::new(libc::EMFILE, "too many open files");
@@ -83,7 +87,8 @@ pub(crate) fn open(at: At<'_>, path: &Path, flags: c_int, mode: mode_t) -> Resul
         | libc::O_DIRECT
         | libc::O_SYNC
         | libc::O_NOFOLLOW
-        | libc::O_TMPFILE;
+        | libc::O_TMPFILE
+        | LANEFS_O_UNCACHED;
 
     let has = |flag: c_int| flags & flag == flag;
     let (read, write) = match flags & libc::O_ACCMODE {
@@ -96,7 +101,7 @@ pub(crate) fn open(at: At<'_>, path: &Path, flags: c_int, mode: mode_t) -> Resul
         return Err(Failure::invalid(format!("flags that open does not have: {:#o}", flags & !KNOWN)));
     }
     if has(libc::O_TMPFILE) {
-        if !write || flags & (libc::O_DIRECT | libc::O_SYNC | libc::O_CREAT) != 0 {
+        if !write || flags & (libc::O_DIRECT | libc::O_SYNC | libc::O_CREAT | LANEFS_O_UNCACHED) != 0 {
             return Err(Failure::invalid("O_TMPFILE is to be written, and goes without other flags"));
         }
         let options = at.open_options().read(read).write(write).append(has(libc::O_APPEND));
@@ -105,6 +110,9 @@ pub(crate) fn open(at: At<'_>, path: &Path, flags: c_int, mode: mode_t) -> Resul
     if has(libc::O_DIRECTORY) {
         let is_dir = at.metadata(path, AtSymlink::Follow)?.is_dir();
         return Err(if is_dir { Error::IsDir } else { Error::NotDir }.into());
+    }
+    if has(libc::O_DIRECT | LANEFS_O_UNCACHED) {
+        return Err(Failure::invalid("O_DIRECT and LANEFS_O_UNCACHED"));
     }
     if has(libc::O_TRUNC) && !write {
         return Err(Failure::invalid("O_TRUNC of a file that is not to be written"));
@@ -117,9 +125,10 @@ pub(crate) fn open(at: At<'_>, path: &Path, flags: c_int, mode: mode_t) -> Resul
         .create(has(libc::O_CREAT))
         .create_new(has(libc::O_CREAT | libc::O_EXCL))
         .follow(!has(libc::O_NOFOLLOW))
-        .direct(has(libc::O_DIRECT))
+        .uncached(has(LANEFS_O_UNCACHED))
         .attr(new_attr(mode));
     let options = if write { options.append(has(libc::O_APPEND)) } else { options };
+    let options = if has(libc::O_DIRECT) { options.direct(true) } else { options };
     // O_SYNC has the bit of O_DSYNC.
     let options = match (has(libc::O_SYNC), has(libc::O_DSYNC)) {
         (true, _) => options.sync(true),

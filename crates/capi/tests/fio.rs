@@ -95,6 +95,7 @@ fn what_is_written_is_verified() {
             "locking=inode",
             &["--rw=randwrite", "--filename=shared", "--size=4m", "--overwrite=1", "--end_fsync=1"],
         ),
+        ("defaults", &["--rw=randwrite", "--bsrange=4k-512k", "--size=4m", "--uncached=1", "--fdatasync=32"]),
         ("cache=1M", &["--rw=write", "--size=4m", "--bsrange=1k-64k", "--fallocate=none", "--file_append=1"]),
     ] {
         let said = disk.job_succeeds(mount_options, &verified(args));

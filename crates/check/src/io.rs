@@ -32,6 +32,13 @@ impl Io {
         self.read(block, &mut buf)?;
         Ok(buf)
     }
+
+    /// Returns a copy of one block that another host may have changed.
+    pub(crate) fn shared_block(&self, block: u64) -> Result<AlignedBuf, CheckError> {
+        let mut buf = AlignedBuf::zeroed(self.block_size as usize);
+        self.device.read_shared(&mut buf, block.saturating_mul(self.block_size.into()))?;
+        Ok(buf)
+    }
 }
 
 /// Returns the little-endian word at byte `at`, 0 beyond the end.

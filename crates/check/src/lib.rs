@@ -63,11 +63,14 @@ use xattrs::XattrUse;
 pub struct Options {
     /// Findings that are kept; the others are counted.
     pub max_findings: usize,
+    /// The user of the volume holds it in one state: its MMP block says that it is in use, and may
+    /// change.
+    pub held: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { max_findings: 10_000 }
+        Self { max_findings: 10_000, held: false }
     }
 }
 
@@ -75,7 +78,13 @@ impl Options {
     /// Sets how many findings are kept.
     #[must_use]
     pub fn max_findings(self, max: usize) -> Self {
-        Self { max_findings: max }
+        Self { max_findings: max, ..self }
+    }
+
+    /// Sets whether the user of the volume holds it in one state.
+    #[must_use]
+    pub fn held(self, held: bool) -> Self {
+        Self { held, ..self }
     }
 }
 
@@ -149,6 +158,7 @@ pub fn check(device: Arc<dyn BlockDevice>, options: &Options) -> Result<Report, 
     };
     report.replayed = opened.replayed;
     let mut check = Check::new(opened, findings);
+    check.held = options.held;
     report.cut_short = !check.run()?;
     check.check_still()?;
     report.orphans = check.orphans.len() as u64;
@@ -192,6 +202,8 @@ struct Check {
     orphans: BTreeSet<u32>,
     /// The MMP block, and its content before the passes.
     mmp: Option<(u64, Mmp)>,
+    /// The user of the volume holds it in one state.
+    held: bool,
     /// A file is so large that it needs the feature `large_file`.
     large_file: bool,
     inodes_in_use: u64,
@@ -222,6 +234,7 @@ impl Check {
             value_inodes: Vec::new(),
             orphans: BTreeSet::new(),
             mmp: None,
+            held: false,
             large_file: false,
             inodes_in_use: 0,
             blocks_in_use: 0,

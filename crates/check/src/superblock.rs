@@ -5,8 +5,8 @@ use crate::rule::Rule;
 use crate::{Check, CheckError};
 use lanefs_device::{AlignedBuf, BlockDevice};
 use lanefs_format::{
-    Compat, EXT4_MMP_SEQ_CLEAN, Features, FormatError, HashFlags, Incompat, Mmp, RoCompat, SUPERBLOCK_OFFSET,
-    SUPERBLOCK_SIZE, Superblock,
+    Compat, EXT4_MMP_SEQ_CLEAN, Features, FormatError, HashFlags, Incompat, Mmp, MmpState, RoCompat,
+    SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
 };
 
 /// Features whose structures the check knows.
@@ -124,7 +124,9 @@ impl Check {
             self.findings.add(structure, e);
             return Ok(());
         }
-        match Mmp::parse(&self.io.block(block)?, block, &self.csum) {
+        match Mmp::parse(&self.io.shared_block(block)?, block, &self.csum) {
+            // Another process of this host, which holds its commits.
+            Ok(mmp) if self.held && mmp.state() == MmpState::Held => {}
             Ok(mmp) => {
                 if mmp.seq != EXT4_MMP_SEQ_CLEAN {
                     let rule = Rule::Mmp { seq: mmp.seq, host: shown(&mmp.nodename) };
@@ -137,14 +139,13 @@ impl Check {
         Ok(())
     }
 
-    /// Looks at the MMP block once more, behind the other passes. A volume on a device of this host
-    /// is read through its page cache, which another host's change does not reach.
+    /// Looks at the MMP block once more, behind the other passes.
     ///
     /// # Errors
     /// [`CheckError::InUse`]: the block has changed, so findings may be artefacts of changes.
     pub(crate) fn check_still(&self) -> Result<(), CheckError> {
         let Some((block, before)) = &self.mmp else { return Ok(()) };
-        let host = match Mmp::parse(&self.io.block(*block)?, *block, &self.csum) {
+        let host = match Mmp::parse(&self.io.shared_block(*block)?, *block, &self.csum) {
             Ok(now) if now == *before => return Ok(()),
             Ok(now) => now,
             Err(_) => before.clone(),

@@ -11,7 +11,7 @@ use crate::failure::{Cause, Failure, Noted, OrCannot, Res};
 use crate::output::Out;
 use crate::progress::Progress;
 use crate::quote::quoted;
-use crate::side::{Meta, Node, Outcome, Side, Sink, Source, follow_if, shown};
+use crate::side::{Meta, OpenInode, Outcome, Side, Sink, Source, follow_if, shown};
 use crate::volumes::Spot;
 use crate::walk::{Walk, When};
 use lanefs::AtSymlink;
@@ -189,7 +189,7 @@ impl<'a> Copier<'a> {
             pair.to.hard_link(first, pair.dst).or_cannot("create hard link", pair.dst_name())?;
             return self.say(pair);
         }
-        let made: Box<dyn Node + '_> = match meta.kind() {
+        let made: Box<dyn OpenInode + '_> = match meta.kind() {
             0o120000 => {
                 let target =
                     pair.from.read_link(pair.src).or_cannot("read symbolic link", pair.src_name())?;
@@ -272,7 +272,7 @@ impl<'a> Copier<'a> {
     }
 
     /// Sets owner, attributes, mode and times, in an order in which none undoes another.
-    fn attributes<N: Node + ?Sized>(&self, pair: &Pair<'_>, node: &N) -> Res {
+    fn attributes<N: OpenInode + ?Sized>(&self, pair: &Pair<'_>, node: &N) -> Res {
         if !self.options.preserve {
             return Ok(());
         }
@@ -294,7 +294,7 @@ impl<'a> Copier<'a> {
 
     /// Sets the attributes that the source has, if they are to be kept, and ACLs in place of those
     /// that the copy has from its directory or from a file that it overwrites.
-    fn xattrs<N: Node + ?Sized>(&self, pair: &Pair<'_>, node: &N) -> Res {
+    fn xattrs<N: OpenInode + ?Sized>(&self, pair: &Pair<'_>, node: &N) -> Res {
         let meta = pair.meta;
         let mut names = Vec::new();
         if self.options.archive {
@@ -322,7 +322,7 @@ impl<'a> Copier<'a> {
     }
 }
 
-fn set_xattr<N: Node + ?Sized>(pair: &Pair<'_>, node: &N, name: &OsStr, value: &[u8]) -> Res {
+fn set_xattr<N: OpenInode + ?Sized>(pair: &Pair<'_>, node: &N, name: &OsStr, value: &[u8]) -> Res {
     match node.set_xattr(name, value) {
         // What only root may set, or what the other file system does not know: as cp -a does.
         Err(e) if e.is(Errno::PERM) || e.is(Errno::NOTSUP) => Ok(()),

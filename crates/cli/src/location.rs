@@ -85,11 +85,11 @@ pub(crate) fn forgotten_slash(arg: &OsStr) -> Option<OsString> {
         .then(|| OsString::from_vec([&bytes[..at], b":/", &bytes[at + 1..]].concat()))
 }
 
-/// Returns whether the `:/` behind `before` belongs to a scheme: that of `nbd://host/export` and
-/// `pmem:/dev/shm/v` separates no path.
+/// Returns whether the `:/` behind `before` belongs to a scheme: that of `nbd://host/export`,
+/// `rbd:/` and `pmem:/dev/shm/v` separates no path.
 fn is_scheme(before: &[u8], from: &[u8]) -> bool {
     let is_server = || matches!(before, b"nbd" | b"nbds" | b"nbd+unix" | b"nbds+unix");
-    before == b"pmem" || from.starts_with(b"://") && is_server()
+    matches!(before, b"pmem" | b"rbd") || from.starts_with(b"://") && is_server()
 }
 
 /// Returns whether the name leads to a file or device, or a part of one.
@@ -119,6 +119,9 @@ mod tests {
         assert_eq!(parse("nbd://host:10/e@2:/a:/b"), inside("nbd://host:10/e@2", "/a:/b"));
         assert_eq!(parse("nbd+unix:///e?socket=/s:/a"), inside("nbd+unix:///e?socket=/s", "/a"));
         assert_eq!(parse("nbds+unix:///e?socket=/s@1:/"), inside("nbds+unix:///e?socket=/s@1", "/"));
+        assert_eq!(parse("rbd:p/i@s?conf=/c:/a:/b"), inside("rbd:p/i@s?conf=/c", "/a:/b"));
+        assert_eq!(parse("rbd:p/n/i:/"), inside("rbd:p/n/i", "/"));
+        assert_eq!(parse("rbd:/p/i"), Location::Host("rbd:/p/i".into()));
         assert_eq!(parse("nbd://[::1]/e"), Location::Host("nbd://[::1]/e".into()));
         assert_eq!(whole_volume("nbd://host/:/".as_ref()), "nbd://host/");
         assert_eq!(parse("pmem:/dev/shm/v:/a"), inside("pmem:/dev/shm/v", "/a"));

@@ -37,7 +37,8 @@ use std::process::ExitCode;
 ///
 /// A path inside a volume is VOLUME:/path. A volume is a file or a block device, or a part of one:
 /// disk.raw@2, disk.raw@root (name, label, UUID), disk.raw?offset=1M&size=4G; or an export of an
-/// NBD server: nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH.
+/// NBD server: nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH; or an image of a Ceph cluster:
+/// rbd:POOL/IMAGE.
 #[derive(Debug, Parser)]
 #[command(
     name = "lanefs",

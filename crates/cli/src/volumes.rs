@@ -5,10 +5,10 @@
 
 use crate::failure::{Cause, Failure, Noted, Res};
 use crate::location::{self, Location, VolumeName};
-use crate::quote::quoted;
+use crate::quote::{escaped, quoted};
 use crate::side::{HostSide, Side, VolumeSide, shown};
 use crate::stats::StatsArg;
-use lanefs::{OpenOptions, Resize, Volume};
+use lanefs::{MmpWait, OpenOptions, Resize, Volume};
 use lanefs_archive::Overwrite;
 use lanefs_archive::content::{self, Content};
 use lanefs_device::{
@@ -180,7 +180,7 @@ pub(crate) fn open_device(
     options: OpenOptions,
     look: impl FnOnce(Arc<dyn BlockDevice>) -> Res<Arc<dyn BlockDevice>>,
 ) -> Res<Volume> {
-    let options = options.clock(source_date_epoch()?);
+    let options = options.clock(source_date_epoch()?).on_mmp_wait(tell_wait(name));
     let verb = if write { "open for writing" } else { "open" };
     let device = options.clone().write(write).device(name).map_err(|e| cannot_open(verb, name, e, None))?;
     // For a message that says what it holds: after `look`, this process may open nothing any more.
@@ -191,10 +191,35 @@ pub(crate) fn open_device(
 
 /// Opens a volume to give it another size.
 pub(crate) fn open_resize(name: &VolumeName) -> Res<Resize> {
-    let options = OpenOptions::new().cache_bytes(64 << 20).clock(source_date_epoch()?).write(true);
+    let options = mmp_options(name)?.cache_bytes(64 << 20).write(true);
     let failed = |e| cannot_open("resize", name, e, None);
     let device = options.device(name).map_err(failed)?;
     Resize::open(device, options).map_err(failed)
+}
+
+/// Returns options with what every open of a command has: the clock, and a line on standard error
+/// where it waits for another host.
+pub(crate) fn mmp_options(name: &VolumeName) -> Res<OpenOptions> {
+    Ok(OpenOptions::new().clock(source_date_epoch()?).on_mmp_wait(tell_wait(name)))
+}
+
+/// Returns the function that says for what an open waits, and for how long.
+fn tell_wait(name: &VolumeName) -> impl Fn(&MmpWait) + Send + Sync + use<> {
+    let name = quoted(without_password(name).as_encoded_bytes());
+    move |wait| {
+        let seconds = wait.longest.as_secs();
+        let by = match &wait.holder {
+            Some(holder) => format!("was not closed by its last user: {holder}"),
+            None => "may be in use by another host".into(),
+        };
+        let text = format!("{name} {by}; waiting for up to {seconds} s to see whether it is in use");
+        crate::progress::suspended(|| eprintln!("lanefs: {}", escaped(text.as_bytes())));
+    }
+}
+
+/// Opens and locks a volume's device to write to it past its file system.
+pub(crate) fn writable_device(name: &VolumeName) -> Res<Arc<dyn BlockDevice>> {
+    open_url(name, &FileOptions::new()).map_err(|e| cannot_open("open for writing", name, e.into(), None))
 }
 
 /// Refuses `VOLUME:name`, which would be a file of the host.
@@ -253,7 +278,7 @@ fn cannot_open(verb: &str, name: &VolumeName, error: lanefs::Error, content: Opt
     let foreign = matches!(error.kind(), lanefs::Error::Format(lanefs_format::FormatError::BadMagic { .. }));
     let shown = match VolumeUrl::parse(name).map(|url| url.medium) {
         // A part is not in the name that the device has.
-        Ok(Medium::Nbd(url)) => url.to_owned(),
+        Ok(Medium::Nbd(url) | Medium::Rbd(url)) => url.to_owned(),
         _ => without_password(file.as_os_str()).to_string_lossy().into_owned(),
     };
     let cause = Cause::from(error).without(&format!("{shown}: "));

@@ -336,3 +336,20 @@ fn the_same_image_gives_the_same_bytes() {
     same(&bench, "umask 0", "saved two.img");
     assert_eq!(digest(&bench, "one.img"), digest(&bench, "two.img"));
 }
+
+/// What archives unpack to is kept only where the volume has room beside it.
+#[test]
+fn a_small_disk_has_room_for_the_volume() {
+    lanefs_tests::private_mounts();
+    let bench = Bench::new(
+        "mkdir host t u; mount -t tmpfs -o size=20m memory host; head -c 12000000 /dev/urandom > t/f
+         head -c 6000000 /dev/urandom > u/g; tar czf f.tgz -C t .; tar cf f.tar -C t .; tar czf g.tgz -C u .",
+    );
+    // A copy that becomes too large, and one that is in the way of another layer.
+    for sources in [&["f.tgz"][..], &["g.tgz", "f.tar"]] {
+        let out = bench.output(&[sources, &["host/v.img", "--force"]].concat());
+        assert!(out.status.success(), "{sources:?}: {}", String::from_utf8_lossy(&out.stderr));
+        bench.sh("rm host/v.img");
+    }
+    bench.sh("umount host");
+}

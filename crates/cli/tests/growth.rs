@@ -113,6 +113,24 @@ fn what_cannot_grow_says_why() {
     m.umount();
 }
 
+/// A file that has taken the name of a mounted one is another volume, which is closed.
+#[test]
+fn a_file_that_was_replaced_is_not_the_mounted_one() {
+    let m = Mount::new("defaults");
+    let (path, moved) = (&m.image.path, m.image.beside("moved.img"));
+    fs::rename(path, &moved).unwrap();
+    m.image.ok(["mkfs", "v.img", "--size", "50M"]);
+    let (len, before) = (moved.metadata().unwrap().len(), size(&m));
+    let said = refused(&m, &["m", "+100M"]);
+    assert!(said.contains("was renamed"), "{said}");
+    m.image.ok(["resize", "v.img", "+100M"]);
+    assert_eq!((path.metadata().unwrap().len(), moved.metadata().unwrap().len()), (150 * MIB, len));
+    assert_eq!(size(&m), before);
+    m.image.fsck();
+    fs::rename(&moved, path).unwrap();
+    m.umount();
+}
+
 /// Another user may not, whatever he may do with files of the mount.
 #[test]
 fn only_who_may_unmount_grows() {

@@ -167,8 +167,12 @@ fn volumes() {
     let disk = image.ok(["build", "--json", "--verity", "--partition-table", "gpt", "rootfs", "b.raw"]);
     hold("lanefs build", &[built, disk], &["name_bytes", "backups[]"]);
     hold("lanefs df", &[image.ok(["df", "--json", "v.img", "new.img"])], &["[].name_bytes"]);
-    let infos = [image.ok(["info", "--json", "v.img"]), image.ok(["info", "--json", "--groups", "new.img"])];
-    let unseen = ["name_bytes", "unreadable[]", "unwritable[]", "group_list[].damage"];
+    image.ok(["mkfs", "-q", "-O", "mmp", "--size", "16M", "mmp.img"]);
+    let protections = ["new.img", "mmp.img"].map(|name| image.ok(["mmp", "show", "--json", name]));
+    hold("lanefs mmp show", &protections, &["name_bytes", "damage"]);
+    let mut infos = vec![image.ok(["info", "--json", "v.img"]), image.ok(["info", "--json", "mmp.img"])];
+    infos.push(image.ok(["info", "--json", "--groups", "new.img"]));
+    let unseen = ["mmp.damage", "name_bytes", "unreadable[]", "unwritable[]", "group_list[].damage"];
     hold("lanefs info", &infos, &unseen);
     hold("lanefs info, of a disk", &[image.ok(["info", "--json", "d.raw"])], &["name_bytes"]);
     let server = Served::nbdkit(&image.beside("s"), &["memory", "1M"]);

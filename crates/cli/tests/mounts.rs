@@ -5,13 +5,16 @@
 mod atime;
 mod broker;
 mod check;
+mod fewer_requests;
 mod fsverity;
 mod full;
 mod growth;
 mod helpers;
 mod json;
 mod limits;
+mod mmp;
 mod mount;
+mod remote_ceph;
 mod remote_mount;
 mod sandbox;
 mod support;

@@ -109,6 +109,32 @@ fn a_copy_survives_a_server_that_is_killed() {
     }
 }
 
+/// A process that was stopped for longer than `timeout=`, as by a freezer of containers, has not
+/// waited for the server meanwhile.
+#[test]
+fn a_command_that_was_stopped_goes_on() {
+    let (image, socket) = bench();
+    let server = Served::nbdkit(&socket, &["--filter=delay", "memory", "96M", "wdelay=5ms", "rdelay=5ms"]);
+    let target = server.url("", "&timeout=1&reconnect=0");
+    image.ok(["mkfs", "-q", &target]);
+    fs::create_dir(image.beside("tree")).unwrap();
+    (0..60).for_each(|i| fs::write(image.beside(&format!("tree/{i}")), vec![i; 300_000]).unwrap());
+    let mut import = image.lanefs(["import", "tree", &format!("{target}:/")]).spawn().unwrap();
+    let signal = |name: &str, process: u32| succeed(tool("kill").arg(name).arg(process.to_string()));
+    let mut stops = 0;
+    while import.try_wait().unwrap().is_none() {
+        std::thread::sleep(std::time::Duration::from_millis(25));
+        if stops < 4 && import.try_wait().unwrap().is_none() {
+            signal("-STOP", import.id());
+            std::thread::sleep(std::time::Duration::from_millis(1500));
+            signal("-CONT", import.id());
+            stops += 1;
+        }
+    }
+    assert!(import.wait().unwrap().success() && stops > 1, "{stops} stops");
+    image.ok(["check", &target]);
+}
+
 #[test]
 fn what_cannot_be_opened_is_told_in_a_line() {
     let (image, socket) = bench();

@@ -13,6 +13,18 @@ use std::sync::Arc;
 const MAPPED: usize = 256 << 10;
 
 /// A zeroed byte buffer of fixed length whose address is a multiple of 4096.
+///
+/// Direct I/O reads and writes such a buffer without a copy, where its length and the offset are
+/// aligned too.
+///
+/// # Examples
+/// ```
+/// use lanefs_device::AlignedBuf;
+///
+/// let mut buf = AlignedBuf::zeroed(8192);
+/// buf[0] = 1;
+/// assert!(buf.as_ptr().addr().is_multiple_of(AlignedBuf::ALIGN));
+/// ```
 pub struct AlignedBuf {
     ptr: NonNull<u8>,
     len: usize,
@@ -41,7 +53,7 @@ impl AlignedBuf {
     /// The size of a huge page.
     pub const HUGE: usize = 2 << 20;
 
-    /// Returns a buffer of `len` zero bytes. Of a large one, pages that are never touched take no
+    /// Returns a buffer of `len` zero bytes. Pages of a large one that are never touched take no
     /// memory.
     pub fn zeroed(len: usize) -> Self {
         if len == 0 {

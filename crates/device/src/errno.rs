@@ -1,5 +1,15 @@
-//! Linux's error numbers, which lanefs gives on every system: what the kernel's ext4 answers has no
-//! number elsewhere.
+//! Linux's error numbers, on every system.
+//!
+//! lanefs reports an error by the number that the kernel's ext4 answers with. Other systems have
+//! other numbers, or none for some of these errors.
+//!
+//! ```
+//! use lanefs_device::errno;
+//!
+//! let missing = std::fs::File::open("no such file").unwrap_err();
+//! assert_eq!(errno::of(&missing), Some(errno::ENOENT));
+//! assert_eq!(errno::kind(errno::ENOENT), std::io::ErrorKind::NotFound);
+//! ```
 
 use std::io;
 
@@ -16,26 +26,32 @@ numbers! {
     ETXTBSY EUCLEAN EXDEV
 }
 
-/// Returns the errno of a system's error, `None` if it has none.
+/// Returns the errno of an error of the operating system.
+///
+/// Returns `None` for an error that a library made, such as one of [`io::Error::other`].
 #[cfg(target_os = "linux")]
 pub fn of(e: &io::Error) -> Option<i32> {
     e.raw_os_error()
 }
 
-/// Returns the errno of a system's error, `None` if Linux has none of this kind.
+/// Returns Linux's errno for an error of the operating system, found by its kind.
+///
+/// Returns `None` for an error that a library made, such as one of [`io::Error::other`], and for a
+/// kind that no errno here has.
 #[cfg(not(target_os = "linux"))]
 pub fn of(e: &io::Error) -> Option<i32> {
     e.raw_os_error()?;
     KINDS.iter().find(|(_, kind)| *kind == e.kind()).map(|(errno, _)| *errno)
 }
 
-/// Returns the kind of error of an errno.
+/// Returns the kind of the errors with this errno.
 #[cfg(target_os = "linux")]
 pub fn kind(errno: i32) -> io::ErrorKind {
     io::Error::from_raw_os_error(errno).kind()
 }
 
-/// Returns the kind of error of an errno.
+/// Returns the kind of the errors with this errno, [`io::ErrorKind::Other`] for a number that is
+/// not among those of this module.
 #[cfg(not(target_os = "linux"))]
 pub fn kind(errno: i32) -> io::ErrorKind {
     KINDS.iter().find(|(number, _)| *number == errno).map_or(io::ErrorKind::Other, |(_, kind)| *kind)

@@ -2,10 +2,11 @@
 
 use crate::errno;
 use crate::nbd::{NbdError, NbdFailure};
+use crate::rbd::{RbdError, RbdFailure};
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
-/// Result of a device operation.
+/// The result of a device operation.
 pub type Result<T> = std::result::Result<T, DeviceError>;
 
 /// The operation that failed.
@@ -40,7 +41,20 @@ impl fmt::Display for Op {
 
 /// A failed device operation: the request, its place, and the system's error.
 ///
-/// A failure to open or lock reads as one line that starts with the path.
+/// A failure to open or lock displays as one line that starts with the path.
+///
+/// # Examples
+/// ```
+/// use lanefs_device::{BlockDevice, MemDevice, Op, errno};
+///
+/// let device = MemDevice::new(4096);
+/// let e = device.read_at(&mut [0; 512], 4000).unwrap_err();
+/// assert_eq!((e.op, e.offset, e.len, e.errno()), (Op::Read, 4000, 512, errno::EIO));
+/// assert_eq!(
+///     e.to_string(),
+///     "read of 512 bytes at byte 4000: beyond the end of the device (4096 bytes)"
+/// );
+/// ```
 #[derive(Debug)]
 pub struct DeviceError {
     /// The failed operation.
@@ -84,7 +98,7 @@ impl DeviceError {
         Self { op, offset, len, source, device: None }
     }
 
-    /// Names the device.
+    /// Returns the error with the path of the device, which its message then names.
     #[must_use]
     pub fn of(self, device: &Path) -> Self {
         Self { device: Some(device.into()), ..self }
@@ -104,15 +118,20 @@ impl DeviceError {
         Self::new(op, 0, 0, io::Error::new(kind, refused))
     }
 
-    /// Returns what went wrong between an NBD client and its server, if it was that.
+    /// Returns the failure of an NBD client, `None` if the error is none.
     pub fn nbd(&self) -> Option<&NbdError> {
         self.source.get_ref()?.downcast_ref::<NbdFailure>().map(|failure| &failure.why)
+    }
+
+    /// Returns the failure of an RBD image, `None` if the error is none.
+    pub fn rbd(&self) -> Option<&RbdError> {
+        self.source.get_ref()?.downcast_ref::<RbdFailure>().map(|failure| &failure.why)
     }
 
     /// Returns the errno with which a system call of Linux would have failed, EIO if there is none.
     pub fn errno(&self) -> i32 {
         let refused = || self.source.get_ref()?.downcast_ref::<Refused>().map(|r| r.errno);
-        let remote = || self.nbd().map(NbdError::errno);
+        let remote = || self.nbd().map(NbdError::errno).or_else(|| self.rbd().map(RbdError::errno));
         errno::of(&self.source).or_else(refused).or_else(remote).unwrap_or(errno::EIO)
     }
 }

@@ -43,7 +43,23 @@ pub enum IoUring {
     On,
 }
 
-/// Options to open a [`FileDevice`]. The default is reading and writing through the page cache.
+/// Options to open or create a [`FileDevice`].
+///
+/// The defaults are reading and writing, through the page cache. `open`, `create` and `create_new`
+/// use the options, as those of [`std::fs::OpenOptions`] are used.
+///
+/// # Examples
+/// ```
+/// use lanefs_device::{BlockDevice, FileOptions};
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("disk.img");
+/// FileOptions::new().create_new(&path, 1 << 20)?;
+/// let device = FileOptions::new().read_only(true).open(&path)?;
+/// assert!(device.read_only());
+/// assert!(device.write_at(b"refused", 0).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct FileOptions {
     pub(crate) read_only: bool,
@@ -60,13 +76,14 @@ impl FileOptions {
         Self::default()
     }
 
-    /// Opens for reading only: writes fail, and other readers may share the file.
+    /// Sets whether the device is for reading only: writes fail, and other readers may share the
+    /// file.
     pub fn read_only(mut self, yes: bool) -> Self {
         self.read_only = yes;
         self
     }
 
-    /// Bypasses the page cache (O_DIRECT).
+    /// Sets whether all I/O bypasses the page cache (O_DIRECT).
     pub fn direct(self, yes: bool) -> Self {
         self.cached(if yes { Cached::Nothing } else { Cached::All })
     }
@@ -83,15 +100,15 @@ impl FileOptions {
         self
     }
 
-    /// Makes at open what would be made when it is needed: for a process that gives up the right to
-    /// after the open.
+    /// Sets whether the open makes everything that later calls need, such as rings of io_uring. A
+    /// process that confines itself after the open may not make them later.
     pub fn confined(mut self, yes: bool) -> Self {
         self.confined = yes;
         self
     }
 
-    /// Opens for reading without the lock: beside a writer that is known to hold still meanwhile.
-    /// Writing is always locked.
+    /// Sets whether a device for reading takes no lock. The caller knows that a writer beside it
+    /// changes nothing meanwhile. A device for writing always takes the lock.
     pub fn unlocked(mut self, yes: bool) -> Self {
         self.unlocked = yes;
         self
@@ -111,15 +128,35 @@ impl FileOptions {
 }
 
 impl FileDevice {
-    /// Opens `path` for reading and writing. See [`FileOptions::open`].
+    /// Opens a regular file or a block special file for reading and writing.
+    ///
+    /// The file is locked until the device is dropped. A second opener fails, in this process or in
+    /// another one. [`FileOptions`] has more ways to open a file.
     ///
     /// # Errors
-    /// The errors of [`FileOptions::open`].
+    /// [`Op::Open`](crate::Op::Open) for a file that is missing, not permitted, empty, or of
+    /// another kind; [`Op::Lock`](crate::Op::Lock) (EBUSY) while another opener or a mount uses it.
+    /// See [`FileOptions::open`].
+    ///
+    /// # Examples
+    /// ```
+    /// use lanefs_device::{BlockDevice, FileDevice, errno};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("disk.img");
+    /// std::fs::write(&path, vec![0; 1 << 20])?;
+    /// let device = FileDevice::open(&path)?;
+    /// device.write_at(b"durable", 4096)?;
+    /// device.flush()?;
+    /// assert_eq!(FileDevice::open(&path).unwrap_err().errno(), errno::EBUSY);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         FileOptions::new().open(path)
     }
 
-    /// Opens `path` for reading, beside any number of other readers.
+    /// Opens a file as [`open`](Self::open) does, but for reading, beside any number of other
+    /// readers.
     ///
     /// # Errors
     /// The errors of [`FileOptions::open`].
@@ -127,7 +164,7 @@ impl FileDevice {
         FileOptions::new().read_only(true).open(path)
     }
 
-    /// Makes a sparse file of `size` bytes. See [`FileOptions::create`].
+    /// Creates a sparse file of `size` zero bytes, and drops the content of an existing file.
     ///
     /// # Errors
     /// The errors of [`FileOptions::create`].
@@ -135,11 +172,10 @@ impl FileDevice {
         FileOptions::new().create(path, size)
     }
 
-    /// Creates a new sparse file of `size` bytes. Fails if the file exists. See
-    /// [`FileOptions::create_new`].
+    /// Creates a sparse file of `size` zero bytes, and leaves an existing file alone.
     ///
     /// # Errors
-    /// The errors of [`FileOptions::create_new`].
+    /// EEXIST if the file exists, and the other errors of [`FileOptions::create_new`].
     pub fn create_new(path: impl AsRef<Path>, size: u64) -> Result<Self> {
         FileOptions::new().create_new(path, size)
     }

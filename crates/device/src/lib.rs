@@ -25,6 +25,7 @@ mod error;
 #[cfg(target_os = "linux")]
 mod file;
 mod file_options;
+mod forward;
 #[cfg(target_os = "linux")]
 mod inherited;
 mod mem;
@@ -36,6 +37,7 @@ pub mod os_name;
 mod overlay;
 mod paced;
 mod page_pool;
+mod parameters;
 mod partition;
 #[cfg(target_os = "linux")]
 mod pmem;
@@ -43,12 +45,13 @@ mod pmem;
 mod policy;
 #[cfg(not(target_os = "linux"))]
 mod portable;
+mod rbd;
 #[cfg(not(target_os = "linux"))]
 mod unmapped;
 mod url;
 mod window;
 
-pub use block_device::{BlockDevice, ReadOp, WriteOp, check_range};
+pub use block_device::{BlockDevice, ReadOp, RepeatCheck, RepeatGuard, WriteOp, check_range};
 pub use buf::AlignedBuf;
 pub use error::{DeviceError, Op, Result};
 #[doc(hidden)]
@@ -61,8 +64,7 @@ pub use file_options::{Cached, FileOptions, IoUring};
 pub use inherited::inherited_files;
 pub use mem::MemDevice;
 pub use nbd::{
-    ExportFlags, NbdAddress, NbdDevice, NbdError, NbdExport, NbdFailure, NbdUrl, absolute_url,
-    without_password,
+    ExportFlags, NbdAddress, NbdDevice, NbdError, NbdExport, NbdFailure, NbdUrl, without_password,
 };
 #[cfg(unix)]
 pub use nbd::{dial, dial_by};
@@ -70,6 +72,7 @@ pub use open_here::is_open_here;
 pub use overlay::Overlay;
 pub use paced::{Pace, PacedDevice};
 pub use page_pool::release_free_memory;
+pub use parameters::absolute_url;
 pub use partition::{
     GPT_BACKUP, LINUX_FILE_SYSTEM, NewPartition, Partition, PartitionTable, PartitionType, write_gpt,
 };
@@ -79,6 +82,7 @@ pub use pmem::{Lent, Mapped, Persistence, PmemDevice};
 pub use policy::set_idle_policy;
 #[cfg(not(target_os = "linux"))]
 pub use portable::FileDevice;
+pub use rbd::{RbdDevice, RbdError, RbdFailure, RbdUrl};
 #[cfg(not(target_os = "linux"))]
 use unmapped::PmemDevice;
 #[cfg(not(target_os = "linux"))]

@@ -5,19 +5,33 @@ use crate::{BlockDevice, Op, Result};
 use std::fmt;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// A volume in memory, made of zeros. Nothing outlives the value.
+/// A device in memory.
+///
+/// Its bytes are lost when it is dropped. Every write is as durable as the value: a flush does
+/// nothing. A discarded range reads as zeros.
+///
+/// # Examples
+/// ```
+/// use lanefs_device::{BlockDevice, MemDevice};
+///
+/// let device = MemDevice::new(1 << 20);
+/// device.write_at(b"written", 512)?;
+/// let copy = MemDevice::from_bytes(device.to_bytes());
+/// assert_eq!(copy.size(), 1 << 20);
+/// # Ok::<(), lanefs_device::DeviceError>(())
+/// ```
 pub struct MemDevice {
     size: u64,
     bytes: RwLock<Vec<u8>>,
 }
 
 impl MemDevice {
-    /// Returns a device of `size` zero bytes.
+    /// Returns a device of `size` zero bytes. Pages that are never written take no memory.
     pub fn new(size: usize) -> Self {
         Self::from_bytes(vec![0; size])
     }
 
-    /// Returns a device that starts with `bytes`.
+    /// Returns a device with the content `bytes`, and of their length.
     pub fn from_bytes(bytes: Vec<u8>) -> Self {
         Self { size: bytes.len() as u64, bytes: RwLock::new(bytes) }
     }

@@ -55,7 +55,25 @@ impl Page {
     }
 }
 
-/// A device, with the writes to it in memory.
+/// A device over another one, whose writes stay in memory.
+///
+/// Reads return the written bytes, and the device below stays as it is. The writes take memory
+/// until the overlay is dropped, and are lost with it.
+///
+/// # Examples
+/// ```
+/// use lanefs_device::{BlockDevice, MemDevice, Overlay};
+/// use std::sync::Arc;
+///
+/// let below = Arc::new(MemDevice::new(8192));
+/// let overlay = Overlay::new(below.clone());
+/// overlay.write_at(b"kept above", 4090)?;
+/// let mut seen = [0; 10];
+/// overlay.read_at(&mut seen, 4090)?;
+/// assert_eq!(&seen, b"kept above");
+/// assert_eq!(below.to_bytes(), [0; 8192]);
+/// # Ok::<(), lanefs_device::DeviceError>(())
+/// ```
 #[derive(Debug)]
 pub struct Overlay {
     below: Arc<dyn BlockDevice>,
@@ -63,13 +81,27 @@ pub struct Overlay {
 }
 
 impl Overlay {
-    /// Returns an overlay over `below`, to which it never writes.
+    /// Returns an overlay over `below`, without any writes yet.
     pub fn new(below: Arc<dyn BlockDevice>) -> Self {
         Self { below, pages: RwLock::default() }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Pages> {
         self.pages.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts what was written over what was read below.
+    fn cover(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let pages = self.read();
+        if pages.is_empty() {
+            return Ok(());
+        }
+        Self::pieces(offset, buf.len(), |page, within, range| {
+            if let Some(page) = pages.get(&page) {
+                page.copy_out(within, &mut buf[range]);
+            }
+            Ok(())
+        })
     }
 
     /// Calls `f` for each piece of `[offset, offset + len)` within a page: page, byte in it, and
@@ -92,38 +124,20 @@ impl Overlay {
 }
 
 impl BlockDevice for Overlay {
-    fn size(&self) -> u64 {
-        self.below.size()
-    }
+    crate::forward_to!(below: size alignment sector_size atomic_write);
 
     fn read_only(&self) -> bool {
         false
     }
 
-    fn alignment(&self) -> usize {
-        self.below.alignment()
-    }
-
-    fn sector_size(&self) -> u64 {
-        self.below.sector_size()
-    }
-
-    fn atomic_write(&self) -> usize {
-        self.below.atomic_write()
-    }
-
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         self.below.read_at(buf, offset)?;
-        let pages = self.read();
-        if pages.is_empty() {
-            return Ok(());
-        }
-        Self::pieces(offset, buf.len(), |page, within, range| {
-            if let Some(page) = pages.get(&page) {
-                page.copy_out(within, &mut buf[range]);
-            }
-            Ok(())
-        })
+        self.cover(buf, offset)
+    }
+
+    fn read_shared(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.below.read_shared(buf, offset)?;
+        self.cover(buf, offset)
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {

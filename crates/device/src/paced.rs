@@ -5,7 +5,7 @@
 //! stores the content on the device below, which must be faster than the simulated one. The calling
 //! thread sleeps for the duration of an operation, so durations below 0.1 ms are coarse.
 
-use crate::{BlockDevice, Cached, Mapped, ReadOp, Result, WriteOp};
+use crate::{BlockDevice, Mapped, ReadOp, Result, WriteOp};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 /// The speed of a [`PacedDevice`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
-    /// Of each read and write, or of a batch of them, which go side by side.
+    /// The duration of a read or write, or of a batch of them, whose requests run side by side.
     pub latency: Duration,
-    /// Reads and writes a second at most, of up to 256 KiB each.
+    /// The most reads and writes a second, of up to 256 KiB each.
     pub iops: u32,
-    /// Bytes a second at most.
+    /// The most bytes a second.
     pub bytes: u64,
-    /// Of each flush. Flushes wait for one another.
+    /// The duration of a flush. Flushes wait for one another.
     pub flush: Duration,
 }
 
@@ -54,7 +54,20 @@ impl Pace {
     }
 }
 
-/// A device at a pace.
+/// A device that is as slow as a [`Pace`].
+///
+/// The calling thread sleeps until the simulated medium would have finished.
+///
+/// # Examples
+/// ```
+/// use lanefs_device::{BlockDevice, MemDevice, Pace, PacedDevice};
+///
+/// let disk = PacedDevice::new(MemDevice::new(1 << 20), Pace::DISK);
+/// let began = std::time::Instant::now();
+/// disk.write_at(&[1; 512], 0)?;
+/// assert!(began.elapsed() >= Pace::DISK.latency);
+/// # Ok::<(), lanefs_device::DeviceError>(())
+/// ```
 #[derive(Debug)]
 pub struct PacedDevice<D> {
     below: D,
@@ -64,7 +77,7 @@ pub struct PacedDevice<D> {
 }
 
 impl<D: BlockDevice> PacedDevice<D> {
-    /// Slows a device down.
+    /// Returns the device `below`, slowed down to `pace`.
     pub fn new(below: D, pace: Pace) -> Self {
         let now = Instant::now();
         Self { below, pace, free: Mutex::new((now, now)) }
@@ -94,33 +107,7 @@ fn wait_until(end: Instant) {
 }
 
 impl<D: BlockDevice> BlockDevice for PacedDevice<D> {
-    fn size(&self) -> u64 {
-        self.below.size()
-    }
-
-    fn measure(&self) -> Result<u64> {
-        self.below.measure()
-    }
-
-    fn read_only(&self) -> bool {
-        self.below.read_only()
-    }
-
-    fn alignment(&self) -> usize {
-        self.below.alignment()
-    }
-
-    fn sector_size(&self) -> u64 {
-        self.below.sector_size()
-    }
-
-    fn atomic_write(&self) -> usize {
-        self.below.atomic_write()
-    }
-
-    fn cached(&self) -> Option<Cached> {
-        self.below.cached()
-    }
+    crate::forward_to!(below: size measure read_only alignment sector_size atomic_write cached);
 
     /// Returns `None`: it is no memory, whatever is below.
     fn mapped(&self) -> Option<&Mapped> {

@@ -86,8 +86,8 @@ pub(crate) unsafe fn give_back(page: NonNull<u8>, number: u8) {
     }
 }
 
-/// Gives memory that is free back to the system: of this pool and, where the C library can do that,
-/// of its allocator.
+/// Returns free memory to the system: that of this crate's pools of pages and, where the C library
+/// can do that, of its allocator.
 pub fn release_free_memory() {
     for number in 0..POOLS {
         let spare = pool(number).spare.take();

@@ -13,9 +13,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// A volume in a regular file.
+/// A regular file, as a device.
 ///
-/// Open one with [`FileDevice::open`], [`FileDevice::create`] or [`FileOptions`].
+/// [`FileDevice::open`], [`FileDevice::create`] and [`FileOptions`] return one. From then on until
+/// it is dropped, it holds a lock on the file: there is one device for writing, or any number for
+/// reading. After a failed flush every later flush fails.
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
@@ -145,6 +147,10 @@ impl BlockDevice for FileDevice {
 
     fn read_only(&self) -> bool {
         self.read_only
+    }
+
+    fn name(&self) -> Option<String> {
+        Some(self.path.to_string_lossy().into_owned())
     }
 
     fn cached(&self) -> Option<Cached> {

@@ -1,7 +1,8 @@
 //! Volumes by name: a path, or a URL that says what kind of medium it is, and perhaps which part of
 //! it.
 //!
-//! `nbd://HOST/EXPORT` is an export of an NBD server (see [`NbdUrl`](crate::NbdUrl)).
+//! `nbd://HOST/EXPORT` is an export of an NBD server (see [`NbdUrl`](crate::NbdUrl)),
+//! `rbd:POOL/IMAGE` an image of a Ceph cluster (see [`RbdUrl`](crate::RbdUrl)).
 //! `disk.raw@2` and `disk.raw@root` are partitions, `disk.raw?offset=1M&size=4G` is a range of
 //! bytes. A path that exists as written is a path. Every name of a volume goes through here: those
 //! of the library, the command, a mount, the C interface and fio's engine.
@@ -10,6 +11,7 @@ use crate::errno::{EINVAL, ENOENT, ENOMEM, ENOSPC};
 use crate::nbd::{NbdDevice, NbdUrl, is_nbd, split_part, without_password};
 use crate::os_name::OsStrExt;
 use crate::partition::PartitionTable;
+use crate::rbd::{RbdDevice, RbdUrl, is_rbd, partition_of};
 use crate::window::Window;
 use crate::{BlockDevice, DeviceError, FileDevice, FileOptions, MemDevice, Op, PmemDevice, Result};
 use std::ffi::OsStr;
@@ -17,59 +19,80 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The name of a volume, taken apart.
+/// The name of a volume, parsed: a medium, and perhaps a part of it.
+///
+/// # Examples
+/// ```
+/// use lanefs_device::{Medium, Part, VolumeUrl};
+/// use std::ffi::OsStr;
+/// use std::path::Path;
+///
+/// let url = VolumeUrl::parse(OsStr::new("disk.raw?offset=1M&size=4G"))?;
+/// assert_eq!(url.medium, Medium::File(Path::new("disk.raw")));
+/// assert_eq!(url.part, Some(Part::Bytes { offset: 1 << 20, size: Some(4 << 30) }));
+///
+/// let url = VolumeUrl::parse(OsStr::new("nbd://server/export@2"))?;
+/// assert_eq!(url.medium, Medium::Nbd("nbd://server/export"));
+/// assert_eq!(url.part, Some(Part::Partition(OsStr::new("2"))));
+/// # Ok::<(), lanefs_device::DeviceError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VolumeUrl<'a> {
-    /// What the volume is in.
+    /// The medium that the volume is on.
     pub medium: Medium<'a>,
-    /// The part of the medium that the volume is; the whole for `None`.
+    /// The part of the medium that the volume occupies; all of it for `None`.
     pub part: Option<Part<'a>>,
 }
 
-/// The location that a volume's name gives.
+/// A medium, as the name of a volume gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium<'a> {
     /// A regular file or a block special file, by its path.
     File(&'a Path),
-    /// `pmem:FILE`: the same, mapped.
+    /// `pmem:FILE`: a file that is mapped into memory.
     Pmem(&'a Path),
-    /// `mem:SIZE`: zeros in memory, which end with the process.
+    /// `mem:SIZE`: so many zero bytes in memory, which are lost with the device.
     Mem(u64),
-    /// `nbd://HOST/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`: an export of an NBD server, without
-    /// the partition behind it.
+    /// `nbd://HOST/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`: an export of an NBD server, by its
+    /// URL without a partition.
     Nbd(&'a str),
+    /// `rbd:POOL/IMAGE`: an image of a Ceph cluster, by its URL.
+    Rbd(&'a str),
 }
 
-/// A part of a file or a device.
+/// A part of a medium, as the name of a volume gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part<'a> {
     /// `FILE@2`, `FILE@root`: a partition, as [`PartitionTable::find`] finds it.
     Partition(&'a OsStr),
-    /// `FILE?offset=1M&size=4G`: bytes, to the end for no size.
+    /// `FILE?offset=1M&size=4G`: a range of bytes.
     Bytes {
-        /// The first byte, a multiple of 512.
+        /// First byte, a multiple of 512.
         offset: u64,
-        /// How many there are, a multiple of 512.
+        /// Length in bytes, a multiple of 512; to the end of the medium for `None`.
         size: Option<u64>,
     },
 }
 
 impl<'a> VolumeUrl<'a> {
-    /// Reads a volume's name. `mem:` wants a number of bytes, or of a unit: K, M, G, T (powers of
-    /// 1024). A path that begins so is written `./mem:...`.
+    /// Parses the name of a volume.
     ///
-    /// An `@` separates a partition only behind a file that exists, the longest one. So a new file
-    /// may have one in its name.
+    /// Sizes are numbers of bytes, or of a unit: K, M, G, T (powers of 1024). A path that begins as
+    /// one of the schemes is written `./mem:...`.
+    ///
+    /// A path that exists as written is a path. Otherwise an `@` separates a partition only behind
+    /// a file that exists, the longest one, so the name of a new file may contain one.
     ///
     /// # Errors
-    /// [`Op::Open`] (EINVAL) for a size or a range that is none, or no path behind `pmem:`.
+    /// [`Op::Open`] (EINVAL) for a malformed size, range or URL, and for `pmem:` without a path.
     pub fn parse(name: &'a OsStr) -> Result<Self> {
         let shown = without_password(name);
         let refuse =
             |why: &str| Err(DeviceError::at_path(Op::Open, Path::new(&shown), EINVAL, why.to_owned()));
         let bytes = name.as_bytes();
-        if is_nbd(bytes) {
-            return match name.to_str().map(parse_nbd) {
+        if Self::names_server(name) {
+            let parse = if is_rbd(bytes) { parse_rbd } else { parse_nbd };
+            return match name.to_str().map(parse) {
                 Some(Ok(url)) => Ok(url),
                 Some(Err(why)) => refuse(&why),
                 None => refuse("is not UTF-8"),
@@ -92,25 +115,34 @@ impl<'a> VolumeUrl<'a> {
         Ok(Self { medium, part })
     }
 
-    /// Returns whether a name begins as the URL of an export of a server.
+    /// Returns whether a name begins as the URL of a remote volume: of an export of an NBD server,
+    /// or of an image of a Ceph cluster.
     pub fn names_server(name: &OsStr) -> bool {
-        is_nbd(name.as_bytes())
+        is_nbd(name.as_bytes()) || is_rbd(name.as_bytes())
     }
 
-    /// Returns the path of the volume's file: `None` for memory and for an export of a server.
+    /// Returns whether a name begins as the URL of an image of a Ceph cluster.
+    pub fn names_image(name: &OsStr) -> bool {
+        is_rbd(name.as_bytes())
+    }
+
+    /// Returns the path of the volume's file, `None` for memory and for a remote one.
     pub fn path(&self) -> Option<&'a Path> {
         match self.medium {
             Medium::File(path) | Medium::Pmem(path) => Some(path),
-            Medium::Mem(_) | Medium::Nbd(_) => None,
+            Medium::Mem(_) | Medium::Nbd(_) | Medium::Rbd(_) => None,
         }
     }
 
-    /// Returns the bytes of the file that the volume is, `None` for all of them. Reads the
-    /// partition table, without a lock.
+    /// Returns the range of the file that the volume occupies, `None` for all of it.
+    ///
+    /// For a partition it opens the file without a lock and reads the partition table. An export of
+    /// a server has no file: the answer is `None`.
     ///
     /// # Errors
-    /// The errors of [`FileOptions::open`]; no such partition (ENOENT): the message lists those
-    /// there; a partition table that is missing or damaged, and bytes beyond the end (EINVAL).
+    /// The errors of [`FileOptions::open`]; no such partition (ENOENT), with a message that lists
+    /// the partitions; a partition table that is missing or damaged, and a range beyond the end
+    /// (EINVAL).
     pub fn window(&self) -> Result<Option<Range<u64>>> {
         let (Some(path), Some(part)) = (self.path(), self.part) else { return Ok(None) };
         let disk = FileOptions::new().read_only(true).unlocked(true).open(path)?;
@@ -154,6 +186,13 @@ fn parse_nbd(name: &str) -> std::result::Result<VolumeUrl<'_>, String> {
         (part, range) => part.or(range),
     };
     Ok(VolumeUrl { medium: Medium::Nbd(url), part })
+}
+
+/// Reads the URL of an image, and the part in it.
+fn parse_rbd(name: &str) -> std::result::Result<VolumeUrl<'_>, String> {
+    let range = RbdUrl::parse(name)?.range.map(|(offset, size)| Part::Bytes { offset, size });
+    let part = partition_of(name).map(|part| Part::Partition(OsStr::new(part)));
+    Ok(VolumeUrl { medium: Medium::Rbd(name), part: part.or(range) })
 }
 
 /// Splits a path from the part behind it. Returns `None` for a range that cannot be read.
@@ -223,15 +262,16 @@ pub(crate) fn parse_size(text: &[u8]) -> Option<u64> {
     number.checked_mul(1 << unit)
 }
 
-/// Opens the volume of that name (see [`VolumeUrl::parse`]). `mem:` is new and empty each time.
+/// Opens the volume of a name, as [`VolumeUrl::parse`] reads it.
 ///
-/// Of a part of a file only that part is locked: others may be open at the same time. A block
-/// special file is claimed whole by a writer.
+/// A `mem:` volume is new and empty each time. For a part of a file only that part is locked: other
+/// parts may be open at the same time. A writer claims a block special file whole.
 ///
 /// # Errors
-/// The errors of [`VolumeUrl::parse`], [`VolumeUrl::window`], [`FileOptions::open`] and
-/// [`PmemDevice::open`].
+/// The errors of [`VolumeUrl::parse`], [`VolumeUrl::window`], [`FileOptions::open`],
+/// [`PmemDevice::open`], [`NbdDevice::open`] and [`RbdDevice::open`].
 ///
+/// # Examples
 /// ```
 /// use lanefs_device::{BlockDevice, FileOptions, open_url};
 ///
@@ -252,6 +292,7 @@ pub fn open_url(name: impl AsRef<OsStr>, options: &FileOptions) -> Result<Arc<dy
         (Medium::Pmem(path), _) => Arc::new(PmemDevice::open_with(&options, path)?),
         (Medium::Mem(size), _) => Arc::new(memory(name, size)?),
         (Medium::Nbd(export), _) => return open_nbd(export, url.part, &options),
+        (Medium::Rbd(image), _) => return part_of(RbdDevice::open(image, &options)?, image, url.part),
     })
 }
 
@@ -261,20 +302,42 @@ fn open_nbd(url: &str, part: Option<Part<'_>>, options: &FileOptions) -> Result<
         Some(Part::Partition(name)) => name.to_str(),
         _ => None,
     };
-    let device = NbdDevice::open(url, name, options)?;
+    part_of(NbdDevice::open(url, name, options)?, url, part)
+}
+
+/// Returns a remote device, or a part of it.
+fn part_of<D: BlockDevice + 'static>(
+    device: D,
+    url: &str,
+    part: Option<Part<'_>>,
+) -> Result<Arc<dyn BlockDevice>> {
     Ok(match part.map(|part| part.range(&device, Path::new(url))).transpose()? {
         Some(range) => Arc::new(Window::new(device, range)?),
         None => Arc::new(device),
     })
 }
 
-/// Creates a volume of `size` zero bytes of that name, and replaces an existing one. A part of a
-/// file, and an export of a server, must exist and have at least `size` bytes, and keep their
-/// content.
+/// Creates a volume of `size` zero bytes by its name, and replaces an existing one.
+///
+/// A part of a file, and a remote volume, must exist and have at least `size` bytes. They keep
+/// their content.
 ///
 /// # Errors
-/// The errors of [`open_url`] and [`FileOptions::create`]; a part that is smaller (ENOSPC); a
-/// `mem:` of another size (EINVAL).
+/// The errors of [`open_url`] and [`FileOptions::create`]; a part or an export that is smaller
+/// (ENOSPC); a `mem:` of another size (EINVAL).
+///
+/// # Examples
+/// ```
+/// use lanefs_device::{BlockDevice, FileOptions, create_url, open_url};
+///
+/// # let dir = tempfile::tempdir()?;
+/// let disk = dir.path().join("disk.img");
+/// drop(create_url(&disk, 4 << 20, &FileOptions::new())?);
+/// let part = format!("{}?offset=1M&size=1M", disk.display());
+/// assert_eq!(open_url(&part, &FileOptions::new())?.size(), 1 << 20);
+/// assert!(create_url(&part, 2 << 20, &FileOptions::new()).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn create_url(name: impl AsRef<OsStr>, size: u64, options: &FileOptions) -> Result<Arc<dyn BlockDevice>> {
     let name = name.as_ref();
     let refuse = |errno, own| {
@@ -282,7 +345,7 @@ pub fn create_url(name: impl AsRef<OsStr>, size: u64, options: &FileOptions) -> 
         Err(DeviceError::at_path(Op::Open, Path::new(name), errno, why))
     };
     let url = VolumeUrl::parse(name)?;
-    if url.part.is_some() || matches!(url.medium, Medium::Nbd(_)) {
+    if url.part.is_some() || matches!(url.medium, Medium::Nbd(_) | Medium::Rbd(_)) {
         let device = open_url(name, options)?;
         return if device.size() < size { refuse(ENOSPC, device.size()) } else { Ok(device) };
     }
@@ -291,7 +354,7 @@ pub fn create_url(name: impl AsRef<OsStr>, size: u64, options: &FileOptions) -> 
         Medium::Pmem(path) => Arc::new(PmemDevice::create(path, size)?),
         Medium::Mem(own) if own == size => Arc::new(memory(name, size)?),
         Medium::Mem(own) => return refuse(EINVAL, own),
-        Medium::Nbd(_) => return open_url(name, options),
+        Medium::Nbd(_) | Medium::Rbd(_) => return open_url(name, options),
     })
 }
 
@@ -323,9 +386,22 @@ mod tests {
         ] {
             assert_eq!(parse(name).unwrap(), Medium::Mem(size));
         }
-        for name in
-            ["mem:", "mem:0", "mem:M", "mem:1X", "mem:-1", "mem:+1", "mem:1 G", "mem:99999999T", "pmem:"]
-        {
+        let image = "rbd:p/i@s?id=x&partition=2";
+        let url = VolumeUrl::parse(OsStr::new(image)).unwrap();
+        assert_eq!(url.medium, Medium::Rbd(image));
+        assert_eq!((url.part, url.path()), (Some(Part::Partition(OsStr::new("2"))), None));
+        for name in [
+            "rbd:p",
+            "mem:",
+            "mem:0",
+            "mem:M",
+            "mem:1X",
+            "mem:-1",
+            "mem:+1",
+            "mem:1 G",
+            "mem:99999999T",
+            "pmem:",
+        ] {
             let e = parse(name).unwrap_err();
             assert!(e.errno() == EINVAL && e.to_string().starts_with(name), "{e}");
         }

@@ -1,10 +1,30 @@
 //! A range of a device as a device of its own: a partition, or bytes that a caller names.
 
 use crate::block_device::check_range;
-use crate::{BlockDevice, Cached, DeviceError, Op, ReadOp, Result, WriteOp};
+use crate::{BlockDevice, DeviceError, Op, ReadOp, RepeatGuard, Result, WriteOp};
 use std::ops::Range;
 
-/// Bytes of the device below. Offsets, also those in errors, count from the first of them.
+/// A range of another device, as a device.
+///
+/// Offsets count from the first byte of the range, also those in errors. No call reads or writes a
+/// byte outside of it. A flush is one of the whole device below.
+///
+/// [`open_url`](crate::open_url) returns one for a partition or a range in a name, and locks these
+/// bytes of the file alone.
+///
+/// # Examples
+/// ```
+/// use lanefs_device::{BlockDevice, MemDevice, Window};
+/// use std::sync::Arc;
+///
+/// let disk = Arc::new(MemDevice::new(4 << 20));
+/// let partition = Window::new(Arc::clone(&disk), 1 << 20..3 << 20)?;
+/// partition.write_at(b"first", 0)?;
+/// assert_eq!(partition.size(), 2 << 20);
+/// assert!(partition.write_at(b"behind", 2 << 20).is_err());
+/// assert_eq!(&disk.to_bytes()[1 << 20..][..5], b"first");
+/// # Ok::<(), lanefs_device::DeviceError>(())
+/// ```
 #[derive(Debug)]
 pub struct Window<D> {
     below: D,
@@ -13,10 +33,10 @@ pub struct Window<D> {
 }
 
 impl<D: BlockDevice> Window<D> {
-    /// Returns the bytes of `range` as a device.
+    /// Returns the bytes `range` of `below` as a device.
     ///
     /// # Errors
-    /// A range that is not inside of `below`.
+    /// [`Op::Open`] for a range that is not inside of `below`.
     pub fn new(below: D, range: Range<u64>) -> Result<Self> {
         let size = range.end.saturating_sub(range.start);
         check_range(Op::Open, below.size(), range.start, size)?;
@@ -50,20 +70,10 @@ impl<D: BlockDevice> Window<D> {
 }
 
 impl<D: BlockDevice> BlockDevice for Window<D> {
+    crate::forward_to!(below: read_only alignment sector_size owner name cached flush);
+
     fn size(&self) -> u64 {
         self.size
-    }
-
-    fn read_only(&self) -> bool {
-        self.below.read_only()
-    }
-
-    fn alignment(&self) -> usize {
-        self.below.alignment()
-    }
-
-    fn sector_size(&self) -> u64 {
-        self.below.sector_size()
     }
 
     /// Returns the unit of the device below, if the window begins with one.
@@ -71,14 +81,6 @@ impl<D: BlockDevice> BlockDevice for Window<D> {
         let unit = self.below.atomic_write();
         let shift = self.start.trailing_zeros().min(usize::BITS - 1);
         unit.min(1 << shift)
-    }
-
-    fn owner(&self) -> Option<u32> {
-        self.below.owner()
-    }
-
-    fn cached(&self) -> Option<Cached> {
-        self.below.cached()
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
@@ -115,8 +117,18 @@ impl<D: BlockDevice> BlockDevice for Window<D> {
         self.told(self.below.write_batch(&moved))
     }
 
-    fn flush(&self) -> Result<()> {
-        self.below.flush()
+    fn read_shared(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let at = self.place(Op::Read, offset, buf.len() as u64)?;
+        self.told(self.below.read_shared(buf, at))
+    }
+
+    fn write_shared(&self, data: &[u8], offset: u64) -> Result<()> {
+        let at = self.place(Op::Write, offset, data.len() as u64)?;
+        self.told(self.below.write_shared(data, at))
+    }
+
+    fn guard_repeats(&self, guard: RepeatGuard) {
+        self.below.guard_repeats(RepeatGuard { offset: self.start.saturating_add(guard.offset), ..guard });
     }
 
     fn start_writeback(&self, offset: u64, len: u64) {

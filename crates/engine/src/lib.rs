@@ -89,20 +89,22 @@ mod error;
 mod fs;
 mod store;
 
+pub use api::mmp;
 pub use api::{
     At, AtSymlink, Dir, DirEntry, DirEntryRef, Extents, File, FileCursor, FileOptions, Fragmentation,
     FreeRuns, Io, Mapped, Metadata, Node, Observer, Resize, Upkeep, Volume, VolumeInfo,
 };
 pub use error::{
-    Corrupt, DirError, Error, IndirectError, OperationError, ResizeError, Result, VerityError, XattrError,
-    Zone,
+    Corrupt, DirError, Error, IndirectError, MmpError, MmpHolder, OperationError, ResizeError, Result,
+    VerityError, XattrError, Zone,
 };
+pub use fs::MmpWait;
 pub use fs::data::{FallocMode, FiemapExtent, Placement, Verity};
 pub use fs::namei::{Atime, Modifier, NewAttr, NewKind, RenameFlags, SetAttr, SetTime};
 pub use fs::stats::{CacheUse, Counts, Stats, Times};
 pub use fs::{IVersion, Locking, OpenOptions, Overwrite, Recovery, StatFs, WritebackMode};
 #[doc(hidden)]
-pub use fs::{WORDS_OF_DEFAULTS, WORDS_OF_HINTS, mount_words};
+pub use fs::{MmpClock, WORDS_OF_DEFAULTS, WORDS_OF_HINTS, mount_words};
 pub use lanefs_device as device;
 pub use lanefs_format as format;
 pub use lanefs_format::verity::VerityHash;

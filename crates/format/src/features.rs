@@ -93,6 +93,7 @@ pub const WRITABLE: Features = Features {
         .union(Incompat::META_BG)
         .union(Incompat::EXTENTS)
         .union(Incompat::BIT64)
+        .union(Incompat::MMP)
         .union(Incompat::FLEX_BG)
         .union(Incompat::CSUM_SEED)
         .union(Incompat::LARGEDIR),
@@ -111,7 +112,7 @@ pub const WRITABLE: Features = Features {
 /// `incompat` bits that lanefs reads though it does not write them. `compat` and `ro_compat`
 /// bits never hinder reading: that is what these sets mean.
 pub const READ_ONLY_INCOMPAT: Incompat =
-    Incompat::MMP.union(Incompat::EA_INODE).union(Incompat::INLINE_DATA).union(Incompat::CASEFOLD);
+    Incompat::EA_INODE.union(Incompat::INLINE_DATA).union(Incompat::CASEFOLD);
 
 /// The feature bits of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

@@ -21,7 +21,7 @@ pub mod htree;
 mod inode;
 pub mod jbd2;
 mod le;
-mod mmp;
+pub mod mmp;
 pub mod orphan_file;
 mod superblock;
 mod time;
@@ -38,7 +38,7 @@ pub use inode::{
     EXT4_JOURNAL_INO, EXT4_RESIZE_INO, EXT4_ROOT_INO, GOOD_OLD_INODE_SIZE, Inode, InodeContext, InodeFlags,
     InodeUse,
 };
-pub use mmp::{EXT4_MMP_SEQ_CLEAN, EXT4_MMP_SEQ_FSCK, Mmp};
+pub use mmp::{EXT4_MMP_SEQ_CLEAN, EXT4_MMP_SEQ_FSCK, EXT4_MMP_SEQ_MAX, Mmp, MmpState};
 pub use superblock::{
     BitEdit, ErrorBehavior, HashFlags, RawSuperblock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock,
     Tuning, TuningError,

@@ -32,7 +32,7 @@ impl NodeFiles {
     /// Returns the open file of a node, which `node` reads if it is not open.
     ///
     /// # Errors
-    /// Those of `node`. An inode without content cannot be opened.
+    /// The errors of `node`; an inode without content cannot be opened.
     pub(crate) fn get(&self, id: u64, node: impl FnOnce() -> Answer<Node>) -> Answer<Arc<Open>> {
         if let Some(open) = self.files.lock().open.get(&id) {
             return Ok(Arc::clone(open));

@@ -239,7 +239,9 @@ impl MountOptions {
     pub fn open_options(&self) -> OpenOptions {
         // The mode means what it says where no ACL can be seen.
         let acl = self.acl && !self.no_xattr;
-        self.open.clone().acl(acl).write(!self.read_only).confined(self.sandbox != SandboxMode::Off)
+        let open = self.open.clone().acl(acl).write(!self.read_only);
+        // An overlay writes nothing to the volume.
+        open.mmp(!self.overlay).confined(self.sandbox != SandboxMode::Off)
     }
 
     /// Returns when a read updates atime.

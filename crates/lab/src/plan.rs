@@ -88,21 +88,6 @@ impl Plan {
         }
     }
 
-    /// Returns a plan for tests: everything once or twice, and too short to measure anything.
-    pub fn tiny(dir: &Path) -> Self {
-        Self {
-            rounds: 2,
-            time: Duration::from_millis(10),
-            warm_up: Duration::from_millis(1),
-            threads: vec![1, 2],
-            storm: vec![8],
-            content: 8 << 20,
-            small_logs: true,
-            simulated: Simulated::ALL.to_vec(),
-            ..Self::standard(dir)
-        }
-    }
-
     /// Returns the size of a log, in MiB, for an experiment that wants `mib`. None is smaller than
     /// the format allows.
     pub fn log(&self, mib: u32) -> u32 {

@@ -7,17 +7,32 @@ use lanefs_lab::plan::Plan;
 use lanefs_lab::results::{CaseResult, Chart, Detail, ExperimentResult, FORMAT, Origin, Results};
 use lanefs_lab::runner::{Unwatched, run};
 use lanefs_lab::store::{Handle, filled, mapped};
-use lanefs_lab::{Machine, experiments, model, report};
+use lanefs_lab::{Machine, Simulated, experiments, model, report};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 use std::sync::LazyLock;
 use std::time::Duration;
 
+/// Returns a plan with everything once or twice, and too short to measure anything.
+fn tiny(dir: &Path) -> Plan {
+    Plan {
+        rounds: 2,
+        time: Duration::from_millis(10),
+        warm_up: Duration::from_millis(1),
+        threads: vec![1, 2],
+        storm: vec![8],
+        content: 8 << 20,
+        small_logs: true,
+        simulated: Simulated::ALL.to_vec(),
+        ..Plan::standard(dir)
+    }
+}
+
 /// One run of all experiments, for all tests.
 static RUN: LazyLock<(Plan, Results)> = LazyLock::new(|| {
     let dir = tempfile::tempdir().unwrap();
-    let plan = Plan::tiny(dir.path());
+    let plan = tiny(dir.path());
     let run = |experiment: &dyn Experiment| run(experiment, &plan, &mut Unwatched).unwrap();
     let mut results = Results {
         format: FORMAT,
@@ -238,13 +253,19 @@ fn observers_see_each_change_and_would_tell_if_not() {
     store.finish().unwrap();
 }
 
-/// What a browser of a phone's width makes of the report: measured in a frame, written into the
-/// page, and read back.
-const JUDGE: &str = r#"<!DOCTYPE html><meta charset="utf-8"><iframe id="f" style="width:390px;height:844px;border:0"></iframe>
+/// Measures the report in two frames, a desktop's as it is opened and a phone's with all details
+/// unfolded, and writes what it saw into the page.
+const JUDGE: &str = r#"<!DOCTYPE html><meta charset="utf-8"><iframe id="d" style="width:1440px;height:900px;border:0"></iframe>
+<iframe id="f" style="width:390px;height:844px;border:0"></iframe>
 <pre id="said"></pre><script>
-const frame = document.getElementById("f");
+const said = [], desktop = document.getElementById("d"), frame = document.getElementById("f");
+desktop.onload = () => {
+  said.push("desktop " + desktop.contentDocument.documentElement.scrollHeight);
+  frame.srcdoc = desktop.srcdoc;
+};
 frame.onload = () => {
-  const doc = frame.contentDocument, said = [];
+  if (!frame.srcdoc) return;
+  const doc = frame.contentDocument;
   doc.querySelectorAll("details").forEach(d => d.open = true);
   said.push("width " + doc.documentElement.scrollWidth);
   for (const flat of doc.querySelectorAll("[data-flat]")) said.push(["flat", flat.dataset.flat, flat.querySelector("p").textContent].join("\t"));
@@ -259,7 +280,7 @@ frame.onload = () => {
   said.push("loaded " + frame.contentWindow.performance.getEntriesByType("resource").length);
   document.getElementById("said").textContent = said.join("\n");
 };
-frame.srcdoc = REPORT;
+desktop.srcdoc = REPORT;
 </script>"#;
 
 /// The page as the browser has it when all is loaded.
@@ -297,7 +318,7 @@ fn browsed(dir: &Path, page: &str) -> String {
 }
 
 #[test]
-fn a_phone_shows_every_chart_with_its_data() {
+fn a_phone_shows_every_chart_with_its_data_and_a_desktop_the_answers_on_six_screens() {
     let results = &RUN.1;
     if let Some(keep) = std::env::var_os("LANEFS_KEEP_REPORT") {
         report::write(results, Path::new(&keep)).unwrap();
@@ -315,7 +336,10 @@ fn a_phone_shows_every_chart_with_its_data() {
     let said = dom.split("<pre id=\"said\">").nth(1).and_then(|rest| rest.split("</pre>").next()).unwrap();
     let said = said.replace("&amp;", "&");
     let lines: Vec<&str> = said.lines().collect();
-    let width = lines[0].strip_prefix("width ").and_then(|n| n.parse::<u32>().ok());
+    let measured = |line: usize, what| lines[line].strip_prefix(what).and_then(|n| n.parse::<u32>().ok());
+    let height = measured(0, "desktop ");
+    assert!(height.is_some_and(|h| (900..=6 * 900).contains(&h)), "six screens at most: {said}");
+    let width = measured(1, "width ");
     // Without the scroll bar that some browsers draw.
     assert!(width.is_some_and(|w| (300..=390).contains(&w)), "{said}");
     assert_eq!(lines.last(), Some(&"loaded 0"), "{said}");

@@ -35,6 +35,8 @@ pub enum MkfsError {
     ReservedPercent(f64),
     #[error("root directory of user {uid} and group {gid}: 4294967295 is nobody's number")]
     Owner { uid: u32, gid: u32 },
+    #[error("mmp_update_interval of {seconds} s: at most {max}")]
+    MmpInterval { seconds: u16, max: u16 },
     #[error("a label of {0} bytes: at most 16")]
     Label(usize),
     #[error("a journal of {blocks} blocks: must be between 1024 and 10240000")]

@@ -9,6 +9,7 @@ mod create;
 mod error;
 mod file;
 mod journal;
+mod mmp;
 mod options;
 mod orphan_file;
 mod plan;

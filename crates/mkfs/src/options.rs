@@ -68,6 +68,9 @@ pub struct Options {
     /// Seconds since 1970 that all times get; the system's clock if `None`. The command gives
     /// `SOURCE_DATE_EPOCH` here.
     pub time: Option<u64>,
+    /// Seconds between two updates of the MMP block (`-E mmp_update_interval`), at most 300; 5 if
+    /// `None`. Counts with the feature `mmp`.
+    pub mmp_update_interval: Option<u16>,
     /// Owner and group of the root directory (`-E root_owner`).
     pub root_owner: (u32, u32),
     /// Do not tell the medium first that its old content is of no worth (`-E nodiscard`).

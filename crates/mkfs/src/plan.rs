@@ -68,6 +68,7 @@ impl Plan {
         plan.make_tree(options.root_owner)?;
         plan.make_resize_inode()?;
         plan.make_journal(options)?;
+        plan.make_mmp(options)?;
         plan.make_orphan_file()?;
         plan.settle()?;
         Ok(plan)

@@ -111,6 +111,18 @@ fn journals_with_a_tree() {
     compare(false, &large);
 }
 
+/// The MMP block of mke2fs names the host, so that only dumpe2fs can compare.
+#[test]
+fn multiple_mount_protection() {
+    let cases = [
+        "-O mmp,orphan_file",
+        "-O mmp,^metadata_csum",
+        "-O mmp,^has_journal",
+        "-b 1024 -O mmp,meta_bg,^resize_inode",
+    ];
+    compare(false, &cases.map(|args| ("64M", args)));
+}
+
 #[test]
 fn the_largest() {
     compare(false, &[("15T", "")]);

@@ -13,13 +13,13 @@ pub(crate) struct HeldRange<'a> {
     place: Place<'a>,
 }
 
-/// A part that is not inside the whole, or leaves nothing of it.
+/// The error of a `shrink` to a range that the guard does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{part:?} is not a part of {whole:?}")]
 pub struct NotAPart {
     /// The requested part.
     pub part: Range,
-    /// What is held.
+    /// The range that is held, and stays so.
     pub whole: Range,
 }
 
@@ -76,11 +76,42 @@ impl Drop for HeldRange<'_> {
     }
 }
 
-/// A range shared with other readers.
+/// A range that is locked for reading.
+///
+/// [`RangeLock::read`] and its variants return it. Other readers may hold the same points. The
+/// range is released when the guard is dropped.
+///
+/// # Examples
+/// ```
+/// use lanefs_rangelock::{Range, RangeLock};
+///
+/// let lock = RangeLock::new();
+/// let mut guard = lock.read(Range::new(0, 100)?);
+/// guard.shrink(Range::new(0, 10)?)?;
+/// assert!(lock.try_write(Range::new(10, 100)?).is_some());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "released at once unless kept"]
 pub struct ReadGuard<'a>(pub(crate) HeldRange<'a>);
 
-/// A range held alone.
+/// A range that is locked for writing.
+///
+/// [`RangeLock::write`] and its variants return it. No other thread holds any of its points. The
+/// range is released when the guard is dropped.
+///
+/// # Examples
+/// ```
+/// use lanefs_rangelock::{Range, RangeLock};
+///
+/// let lock = RangeLock::new();
+/// let guard = lock.write(Range::new(0, 100)?);
+/// let (head, tail) = guard.split_at(10).expect("both parts have points");
+/// drop(head);
+/// assert!(lock.try_write(Range::new(0, 10)?).is_some());
+/// assert!(lock.try_read(Range::new(10, 100)?).is_none());
+/// # drop(tail);
+/// # Ok::<(), lanefs_rangelock::RangeError>(())
+/// ```
 #[must_use = "released at once unless kept"]
 pub struct WriteGuard<'a>(pub(crate) HeldRange<'a>);
 
@@ -92,13 +123,19 @@ macro_rules! guard {
                 self.0.claim.range
             }
 
-            /// Releases all but `part`.
+            /// Releases all but `part`, which stays locked all the while.
+            ///
+            /// # Errors
+            /// [`NotAPart`] if `part` is not inside the held range, which stays as it is.
             pub fn shrink(&mut self, part: Range) -> Result<(), NotAPart> {
                 self.0.shrink(part)
             }
 
-            /// Splits into guards before `point` and from there on. The range is held all the
-            /// while. Returns the guard if one of the two would have no point.
+            /// Splits the guard into one for the points before `point`, and one for `point` and
+            /// those behind it. All of them stay locked all the while.
+            ///
+            /// # Errors
+            /// Returns the guard itself if one of the two would have no point.
             pub fn split_at(self, point: u64) -> Result<(Self, Self), Self> {
                 self.0.split_at(point).map(|(left, right)| (Self(left), Self(right))).map_err(Self)
             }
@@ -116,15 +153,26 @@ guard!(ReadGuard);
 guard!(WriteGuard);
 
 impl<'a> WriteGuard<'a> {
-    /// Turns the writer into a reader atomically, and admits the waiting readers that are not
-    /// queued behind another writer.
+    /// Turns the writer into a reader atomically: no writer comes between.
+    ///
+    /// Waiting readers that are not queued behind another writer are admitted.
+    ///
+    /// # Examples
+    /// ```
+    /// # use lanefs_rangelock::{Range, RangeLock};
+    /// let lock = RangeLock::new();
+    /// let guard = lock.write(Range::ALL).downgrade();
+    /// assert!(lock.try_read(guard.range()).is_some());
+    /// ```
     pub fn downgrade(mut self) -> ReadGuard<'a> {
         self.0.downgrade();
         ReadGuard(self.0)
     }
 }
 
-/// Several ranges, let in together and released together.
+/// Several ranges that are locked together, and released together.
+///
+/// [`RangeLock::lock_many`] and its variants return it, and have an example.
 #[must_use = "released at once unless kept"]
 pub struct ManyGuard<'a> {
     lock: &'a RangeLock,

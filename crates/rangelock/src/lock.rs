@@ -14,8 +14,36 @@ use lanefs_sync::Arc;
 use lanefs_sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A lock over ranges of `u64`. Readers share a range, a writer has it alone, and requests that do
-/// not overlap do not wait for each other. See the [crate](crate) for its guarantees.
+/// A reader-writer lock over ranges of `u64`.
+///
+/// A thread locks a [`Range`] for reading, which other readers share, or for writing, which
+/// excludes all other threads. Threads whose ranges do not overlap never wait for each other. The
+/// lock contains no data: the points stand for whatever the caller protects, such as the bytes of a
+/// file or the rows of a table.
+///
+/// Conflicting requests are served first in, first out; the [crate] lists all guarantees. A guard
+/// releases its range when it is dropped, also by a panic. There is no poisoning.
+///
+/// A lock that is not contended has 256 bytes and no memory on the heap.
+///
+/// # Examples
+/// ```
+/// use lanefs_rangelock::{Range, RangeLock};
+///
+/// let lock = RangeLock::new();
+/// std::thread::scope(|scope| {
+///     for part in 0..4 {
+///         let lock = &lock;
+///         scope.spawn(move || {
+///             let range = Range::with_len(part * 4096, 4096)?;
+///             let guard = lock.write(range); // the parts do not overlap: no thread waits
+///             assert_eq!(guard.range(), range);
+///             Ok::<(), lanefs_rangelock::RangeError>(())
+///         });
+///     }
+/// });
+/// assert_eq!(lock.records(), []);
+/// ```
 // Aligned, so that two locks side by side share no line.
 #[repr(C, align(64))]
 pub struct RangeLock {
@@ -58,8 +86,9 @@ pub(crate) enum Admission<'a> {
 }
 
 impl RangeLock {
-    /// Returns a lock without holders. It allocates nothing until it is contended or holds more
-    /// than a few ranges.
+    /// Returns a lock without holders.
+    ///
+    /// It allocates nothing until it is contended or holds more than ten ranges.
     pub fn new() -> Self {
         Self {
             tree: AtomicPtr::default(),
@@ -71,11 +100,22 @@ impl RangeLock {
         }
     }
 
-    /// Waits to share `range` with other readers.
+    /// Locks `range` for reading, and blocks until that is possible.
     ///
-    /// Earlier writers that hold or wait for a part of the range go first. So a thread that holds a
-    /// range as a reader and requests it again may deadlock with a writer that waits for the
-    /// thread.
+    /// Other readers may hold the range at the same time. Earlier writers that hold or wait for a
+    /// part of it go first. So a thread that holds a range as a reader and requests it again may
+    /// deadlock with a writer that waits for the thread.
+    ///
+    /// # Examples
+    /// ```
+    /// # use lanefs_rangelock::{Range, RangeLock};
+    /// let lock = RangeLock::new();
+    /// let one = lock.read(Range::new(0, 100)?);
+    /// let other = lock.read(Range::new(50, 150)?);
+    /// assert!(lock.try_write(Range::new(149, 150)?).is_none());
+    /// # drop((one, other));
+    /// # Ok::<(), lanefs_rangelock::RangeError>(())
+    /// ```
     #[inline]
     pub fn read(&self, range: Range) -> ReadGuard<'_> {
         match self.read_now(range) {
@@ -84,8 +124,21 @@ impl RangeLock {
         }
     }
 
-    /// Waits to hold `range` alone. All earlier requests that hold or wait for a part of it go
-    /// first.
+    /// Locks `range` for writing, and blocks until that is possible.
+    ///
+    /// No other thread holds a part of the range at the same time. All earlier requests that hold
+    /// or wait for a part of it go first. A thread that holds a part of the range itself deadlocks.
+    ///
+    /// # Examples
+    /// ```
+    /// # use lanefs_rangelock::{Range, RangeLock};
+    /// let lock = RangeLock::new();
+    /// let guard = lock.write(Range::new(0, 100)?);
+    /// assert!(lock.try_read(Range::new(99, 200)?).is_none());
+    /// drop(guard);
+    /// assert!(lock.try_read(Range::new(99, 200)?).is_some());
+    /// # Ok::<(), lanefs_rangelock::RangeError>(())
+    /// ```
     #[inline]
     pub fn write(&self, range: Range) -> WriteGuard<'_> {
         let claim = Claim { range, mode: Mode::Write };
@@ -95,39 +148,72 @@ impl RangeLock {
         }
     }
 
-    /// Shares `range` with other readers. Returns `None` if a conflicting request holds or waits
-    /// for a part of it.
+    /// Locks `range` for reading without blocking.
+    ///
+    /// Returns `None` if a writer holds or waits for a part of it.
     pub fn try_read(&self, range: Range) -> Option<ReadGuard<'_>> {
         self.read_now(range).or_else(|| self.try_acquire(Claim { range, mode: Mode::Read }).map(ReadGuard))
     }
 
-    /// Takes `range` alone. Returns `None` if another request holds or waits for a part of it.
+    /// Locks `range` for writing without blocking.
+    ///
+    /// Returns `None` if another request holds or waits for a part of it.
     pub fn try_write(&self, range: Range) -> Option<WriteGuard<'_>> {
         self.try_acquire(Claim { range, mode: Mode::Write }).map(WriteGuard)
     }
 
-    /// Waits as [`read`](Self::read) does, and returns `None` after `patience`.
+    /// Locks `range` for reading as [`read`](Self::read) does, but blocks for `patience` at most.
+    ///
+    /// Returns `None` if that was not long enough. Requests that waited for this one go on.
+    ///
+    /// # Examples
+    /// ```
+    /// # use lanefs_rangelock::{Range, RangeLock};
+    /// # use std::time::Duration;
+    /// let lock = RangeLock::new();
+    /// let writer = lock.write(Range::ALL);
+    /// assert!(lock.read_timeout(Range::new(0, 1)?, Duration::from_millis(1)).is_none());
+    /// assert_eq!(lock.stats().timed_out, 1);
+    /// # drop(writer);
+    /// # Ok::<(), lanefs_rangelock::RangeError>(())
+    /// ```
     pub fn read_timeout(&self, range: Range, patience: Duration) -> Option<ReadGuard<'_>> {
         self.read_now(range).or_else(|| {
             self.acquire_timeout(Claim { range, mode: Mode::Read }, Some(patience)).map(ReadGuard)
         })
     }
 
-    /// Waits as [`write`](Self::write) does, and returns `None` after `patience`.
+    /// Locks `range` for writing as [`write`](Self::write) does, but blocks for `patience` at most.
+    ///
+    /// Returns `None` if that was not long enough. Requests that waited for this one go on.
     pub fn write_timeout(&self, range: Range, patience: Duration) -> Option<WriteGuard<'_>> {
         self.acquire_timeout(Claim { range, mode: Mode::Write }, Some(patience)).map(WriteGuard)
     }
 
-    /// Announces that many readers and hardly a writer will come. If no writer holds or waits,
-    /// readers publish their ranges in lanes of their own from now on, without contending first.
-    /// The next writer ends that.
+    /// Announces many readers and hardly a writer.
+    ///
+    /// If no writer holds or waits, each reader publishes its range in a lane of its thread from
+    /// now on, and writes no cache line that another thread writes. Without this call, readers have
+    /// to contend first. The next writer ends it. A hint: it changes no result.
     pub fn expect_readers(&self) {
         self.open();
     }
 
-    /// Waits for several ranges at once. They queue as one request, so threads that name the same
-    /// ranges in different order do not deadlock. Overlapping ranges are joined; the joined range
-    /// is locked for writing if one of its parts is.
+    /// Locks several ranges, and blocks until it has all of them.
+    ///
+    /// They queue as one request, so threads that name the same ranges in different order do not
+    /// deadlock. Overlapping ranges are joined; the joined range is locked for writing if one of
+    /// its parts is.
+    ///
+    /// # Examples
+    /// ```
+    /// # use lanefs_rangelock::{Mode, Range, RangeLock};
+    /// let lock = RangeLock::new();
+    /// let (from, to) = (Range::with_len(0, 512)?, Range::with_len(8192, 512)?);
+    /// let copy = lock.lock_many(&[(to, Mode::Write), (from, Mode::Read)]);
+    /// assert!(copy.ranges().eq([(from, Mode::Read), (to, Mode::Write)]));
+    /// # Ok::<(), lanefs_rangelock::RangeError>(())
+    /// ```
     pub fn lock_many(&self, ranges: &[(Range, Mode)]) -> ManyGuard<'_> {
         let claims = claims(ranges);
         match self.admit(&claims, true) {
@@ -140,8 +226,9 @@ impl RangeLock {
         }
     }
 
-    /// Locks as [`lock_many`](Self::lock_many) does, without waiting: `None` if any range has a
-    /// conflicting holder or waiter.
+    /// Locks several ranges as [`lock_many`](Self::lock_many) does, but without blocking.
+    ///
+    /// Returns `None`, with none of them locked, if any has a conflicting holder or waiter.
     pub fn try_lock_many(&self, ranges: &[(Range, Mode)]) -> Option<ManyGuard<'_>> {
         let claims = claims(ranges);
         match self.admit(&claims, false) {
@@ -150,8 +237,10 @@ impl RangeLock {
         }
     }
 
-    /// Waits as [`lock_many`](Self::lock_many) does, and returns `None` after `patience`, with none
-    /// of the ranges locked.
+    /// Locks several ranges as [`lock_many`](Self::lock_many) does, but blocks for `patience` at
+    /// most.
+    ///
+    /// Returns `None`, with none of them locked, if that was not long enough.
     pub fn lock_many_timeout(&self, ranges: &[(Range, Mode)], patience: Duration) -> Option<ManyGuard<'_>> {
         let claims = claims(ranges);
         match self.admit(&claims, true) {
@@ -162,7 +251,9 @@ impl RangeLock {
         }
     }
 
-    /// Frees the memory that the lock has allocated. No range is held: guards borrow the lock.
+    /// Frees the memory that the lock has allocated, and resets its counters.
+    ///
+    /// No range is held: guards borrow the lock.
     pub fn trim(&mut self) {
         *self = Self::new();
     }

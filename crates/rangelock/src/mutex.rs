@@ -22,8 +22,21 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-/// Reader-writer locks over ranges of `u64` in a B-tree behind a mutex. Conflicting requests are
-/// served first in, first out.
+/// A reader-writer lock over ranges of `u64`: an ordered map behind a mutex.
+///
+/// It gives the guarantees of [`RangeLock`](crate::RangeLock) on order and waiting, but every
+/// operation of every thread takes the mutex. It is there to compare with, and as a fallback.
+///
+/// # Examples
+/// ```
+/// use lanefs_rangelock::{MutexRangeLock, Range};
+///
+/// let lock = MutexRangeLock::new();
+/// let guard = lock.write(Range::new(0, 4096)?);
+/// assert!(lock.try_read(Range::new(4095, 4097)?).is_none());
+/// # drop(guard);
+/// # Ok::<(), lanefs_rangelock::RangeError>(())
+/// ```
 #[derive(Default)]
 pub struct MutexRangeLock {
     held: Mutex<HeldRecords>,
@@ -89,35 +102,44 @@ impl MutexRangeLock {
         Self::default()
     }
 
-    /// Waits to share `range` with other readers. Earlier writers that hold or wait for a part of
-    /// it go first.
+    /// Locks `range` for reading, and blocks until that is possible.
+    ///
+    /// Earlier writers that hold or wait for a part of it go first.
     pub fn read(&self, range: Range) -> MutexRangeGuard<'_> {
         self.acquire(Claim { range, mode: Mode::Read })
     }
 
-    /// Waits to hold `range` alone. All earlier requests that hold or wait for a part of it go
-    /// first.
+    /// Locks `range` for writing, and blocks until that is possible.
+    ///
+    /// All earlier requests that hold or wait for a part of it go first.
     pub fn write(&self, range: Range) -> MutexRangeGuard<'_> {
         self.acquire(Claim { range, mode: Mode::Write })
     }
 
-    /// Shares `range` with other readers. Returns `None` if a conflicting request holds or waits
-    /// for a part of it.
+    /// Locks `range` for reading without blocking.
+    ///
+    /// Returns `None` if a writer holds or waits for a part of it.
     pub fn try_read(&self, range: Range) -> Option<MutexRangeGuard<'_>> {
         self.try_acquire(Claim { range, mode: Mode::Read })
     }
 
-    /// Takes `range` alone. Returns `None` if another request holds or waits for a part of it.
+    /// Locks `range` for writing without blocking.
+    ///
+    /// Returns `None` if another request holds or waits for a part of it.
     pub fn try_write(&self, range: Range) -> Option<MutexRangeGuard<'_>> {
         self.try_acquire(Claim { range, mode: Mode::Write })
     }
 
-    /// Waits as [`read`](Self::read) does, and returns `None` after `patience`.
+    /// Locks `range` for reading as [`read`](Self::read) does, but blocks for `patience` at most.
+    ///
+    /// Returns `None` if that was not long enough.
     pub fn read_timeout(&self, range: Range, patience: Duration) -> Option<MutexRangeGuard<'_>> {
         self.acquire_timeout(Claim { range, mode: Mode::Read }, Some(patience))
     }
 
-    /// Waits as [`write`](Self::write) does, and returns `None` after `patience`.
+    /// Locks `range` for writing as [`write`](Self::write) does, but blocks for `patience` at most.
+    ///
+    /// Returns `None` if that was not long enough.
     pub fn write_timeout(&self, range: Range, patience: Duration) -> Option<MutexRangeGuard<'_>> {
         self.acquire_timeout(Claim { range, mode: Mode::Write }, Some(patience))
     }
@@ -165,7 +187,9 @@ impl fmt::Debug for MutexRangeLock {
     }
 }
 
-/// A range of a [`MutexRangeLock`], held.
+/// A range of a [`MutexRangeLock`] that is locked, for reading or for writing.
+///
+/// It is released when the guard is dropped.
 #[must_use = "released at once unless kept"]
 pub struct MutexRangeGuard<'a> {
     lock: &'a MutexRangeLock,

@@ -5,14 +5,28 @@
 
 use std::fmt;
 
-/// A non-empty range of points; both ends are in it, and either may be any `u64`.
+/// A non-empty range of `u64` points.
+///
+/// Both ends are in the range, so it can contain `u64::MAX`. Ranges of the standard library convert
+/// into it.
+///
+/// # Examples
+/// ```
+/// use lanefs_rangelock::Range;
+///
+/// let page = Range::with_len(4096, 4096)?;
+/// assert_eq!(page, Range::try_from(4096..8192)?);
+/// assert_eq!((page.first(), page.last()), (4096, 8191));
+/// assert!(page.overlaps(&Range::from(8191..)));
+/// # Ok::<(), lanefs_rangelock::RangeError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Range {
     pub(crate) first: u64,
     pub(crate) last: u64,
 }
 
-/// The reason why two numbers are not a range.
+/// The error of two numbers that give no [`Range`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
     /// No point lies in it.
@@ -44,6 +58,9 @@ impl Range {
     pub const ALL: Self = Self { first: 0, last: u64::MAX };
 
     /// Returns the points from `start` up to `end`, without `end` itself.
+    ///
+    /// # Errors
+    /// [`RangeError::Empty`] if the two are equal, [`RangeError::Reversed`] if `end` is less.
     pub const fn new(start: u64, end: u64) -> Result<Self, RangeError> {
         if start < end {
             Ok(Self { first: start, last: end - 1 })
@@ -55,6 +72,9 @@ impl Range {
     }
 
     /// Returns the points from `first` to `last`, both included.
+    ///
+    /// # Errors
+    /// [`RangeError::Reversed`] if `last` is less than `first`.
     pub const fn inclusive(first: u64, last: u64) -> Result<Self, RangeError> {
         if first <= last {
             Ok(Self { first, last })
@@ -64,6 +84,10 @@ impl Range {
     }
 
     /// Returns the `len` points from `start` on.
+    ///
+    /// # Errors
+    /// [`RangeError::Empty`] if `len` is 0, [`RangeError::TooLong`] if the last point would be more
+    /// than `u64::MAX`.
     pub const fn with_len(start: u64, len: u64) -> Result<Self, RangeError> {
         if len == 0 {
             return Err(RangeError::Empty { at: start });
@@ -89,17 +113,17 @@ impl Range {
         self.last
     }
 
-    /// Returns whether `point` is in it.
+    /// Returns whether `point` is in the range.
     pub const fn contains(&self, point: u64) -> bool {
         self.first <= point && point <= self.last
     }
 
-    /// Returns whether all of `other` is in it.
+    /// Returns whether all of `other` is in the range.
     pub const fn covers(&self, other: &Self) -> bool {
         self.first <= other.first && other.last <= self.last
     }
 
-    /// Returns whether the two have a point in common.
+    /// Returns whether the two ranges have a point in common.
     pub const fn overlaps(&self, other: &Self) -> bool {
         self.first <= other.last && other.first <= self.last
     }
@@ -140,9 +164,9 @@ impl fmt::Debug for Range {
 /// The mode in which a range is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
-    /// Together with other readers.
+    /// For reading: together with other readers.
     Read,
-    /// Alone.
+    /// For writing: alone.
     Write,
 }
 

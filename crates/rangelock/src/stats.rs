@@ -5,8 +5,9 @@ use crate::range::{Claim, Mode, Range};
 use lanefs_sync::atomic::Ordering;
 use std::fmt;
 
-/// Counters since the lock was made or trimmed. Each is exact at some moment of the call, not all
-/// at the same.
+/// Counters of a [`RangeLock`] since it was made or trimmed.
+///
+/// Each is exact at some moment of the call to [`RangeLock::stats`], not all at the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -34,15 +35,15 @@ pub struct Stats {
     pub memory: usize,
 }
 
-/// A holder or a waiter.
+/// A range that a thread holds or waits for, as [`RangeLock::records`] lists it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Record {
-    /// The range that it holds or waits for.
+    /// The range that is held or waited for.
     pub range: Range,
-    /// Whether it reads or writes.
+    /// Whether it is for reading or for writing.
     pub mode: Mode,
-    /// How many holders and waiters are in its way; 0 for a holder.
+    /// The number of holders and waiters in its way; 0 for a holder.
     pub blockers: usize,
 }
 
@@ -54,7 +55,7 @@ impl fmt::Debug for Record {
 }
 
 impl RangeLock {
-    /// Reads the counters. Locks each leaf once.
+    /// Returns the counters of the lock. Locks each leaf once.
     pub fn stats(&self) -> Stats {
         let mut stats = Stats {
             waited: self.waited.load(Ordering::Relaxed),
@@ -84,9 +85,20 @@ impl RangeLock {
         stats
     }
 
-    /// Returns all holders and waiters at one moment, by first point and then by arrival. Published
-    /// readers come first, and may have arrived or left meanwhile. For debugging: it locks all
-    /// leaves at once.
+    /// Returns all holders and waiters at one moment, by first point and then by arrival.
+    ///
+    /// Published readers come first, and may have arrived or left meanwhile. For debugging: it
+    /// locks all leaves at once.
+    ///
+    /// # Examples
+    /// ```
+    /// # use lanefs_rangelock::{Mode, Range, RangeLock};
+    /// let lock = RangeLock::new();
+    /// let guard = lock.write(Range::new(0, 8)?);
+    /// let records = lock.records();
+    /// assert_eq!((records[0].range, records[0].mode, records[0].blockers), (guard.range(), Mode::Write, 0));
+    /// # Ok::<(), lanefs_rangelock::RangeError>(())
+    /// ```
     pub fn records(&self) -> Vec<Record> {
         let mut records = Vec::new();
         for lane in self.shared().into_iter().flat_map(|shared| shared.lanes()) {

@@ -1,7 +1,7 @@
 //! A device that fails on purpose.
 
 use crate::earlier::Earlier;
-use lanefs_device::{BlockDevice, DeviceError, Op, ReadOp, Result, WriteOp};
+use lanefs_device::{BlockDevice, DeviceError, Op, ReadOp, Result, WriteOp, forward_to};
 use parking_lot::Mutex;
 use std::io;
 
@@ -203,25 +203,7 @@ impl<D: std::fmt::Debug> std::fmt::Debug for FailingDevice<D> {
 }
 
 impl<D: BlockDevice> BlockDevice for FailingDevice<D> {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn measure(&self) -> Result<u64> {
-        self.inner.measure()
-    }
-
-    fn read_only(&self) -> bool {
-        self.inner.read_only()
-    }
-
-    fn alignment(&self) -> usize {
-        self.inner.alignment()
-    }
-
-    fn atomic_write(&self) -> usize {
-        self.inner.atomic_write()
-    }
+    forward_to!(inner: size measure read_only alignment atomic_write);
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let len = buf.len() as u64;

@@ -1,7 +1,7 @@
 //! A device that is memory, and remembers every change in order.
 
 use crate::{Image, RecordingDevice};
-use lanefs_device::{BlockDevice, Mapped, PmemDevice, Result, WriteOp};
+use lanefs_device::{BlockDevice, PmemDevice, Result, WriteOp, forward_to};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -39,9 +39,7 @@ impl RecordingMemory {
 }
 
 impl BlockDevice for RecordingMemory {
-    fn size(&self) -> u64 {
-        self.memory.size()
-    }
+    forward_to!(memory: size mapped read_at flush discard);
 
     fn read_only(&self) -> bool {
         false
@@ -51,28 +49,12 @@ impl BlockDevice for RecordingMemory {
         self.record.atomic_write()
     }
 
-    fn mapped(&self) -> Option<&Mapped> {
-        self.memory.mapped()
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.memory.read_at(buf, offset)
-    }
-
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         self.recorded(|device| device.write_at(data, offset))
     }
 
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {
         ops.iter().try_for_each(|op| self.write_at(&op.data.concat(), op.offset))
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.memory.flush()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.memory.discard(offset, len)
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {

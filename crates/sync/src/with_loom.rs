@@ -8,7 +8,7 @@ pub use std::sync::{OnceLock, Weak};
 
 /// Clocks: the system's.
 pub mod time {
-    pub use crate::real_time::{realtime, realtime_coarse};
+    pub use crate::real_time::{boottime, realtime, realtime_coarse};
     pub use std::time::Instant;
 }
 

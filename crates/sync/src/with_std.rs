@@ -13,6 +13,6 @@ pub fn model(f: impl Fn() + Send + Sync + 'static) {
 
 /// Clocks.
 pub mod time {
-    pub use crate::real_time::{realtime, realtime_coarse};
+    pub use crate::real_time::{boottime, realtime, realtime_coarse};
     pub use std::time::Instant;
 }

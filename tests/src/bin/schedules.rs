@@ -18,6 +18,7 @@ mod campaign {
     use lanefs_tests::Watchdog;
     use lanefs_tests::campaign::schedules::{Outcome, Pairs, Plan, try_plan};
     use lanefs_tests::campaign::{Began, Progress};
+    use std::ops::Range;
     use std::path::PathBuf;
     use std::process::ExitCode;
     use std::sync::Mutex;
@@ -158,6 +159,62 @@ The exit status is 1 if anything was found, now or before.
         said.unwrap_or_else(days)
     }
 
+    /// Repeats the runs of seeds/schedule.txt, and counts those that find something again.
+    fn repeat_findings(crashes: u64) -> Result<u64, String> {
+        let mut found = 0;
+        for (seed, plan) in seeds()? {
+            if let Err(said) = try_twice(&plan, seed, crashes) {
+                println!("{said}\n");
+                found += 1;
+            }
+        }
+        Ok(found)
+    }
+
+    /// The sums of all runs.
+    #[derive(Default)]
+    struct Totals {
+        points: AtomicU64,
+        switches: AtomicU64,
+        states: AtomicU64,
+    }
+
+    /// Does a run with each of `seeds`, in `args.jobs` threads, until `most` have found something.
+    /// Returns how many were done, and the findings.
+    fn batch(
+        args: &Args,
+        pairs: &Pairs,
+        seeds: Range<u64>,
+        most: u64,
+        totals: &Totals,
+    ) -> (u64, Vec<String>) {
+        let next = AtomicU64::new(seeds.start);
+        let (stop, findings) = (AtomicBool::new(false), Mutex::new(Vec::new()));
+        let work = || {
+            while !stop.load(Ordering::Relaxed) {
+                let seed = next.fetch_add(1, Ordering::Relaxed);
+                if seed >= seeds.end {
+                    break;
+                }
+                match try_run(&pairs.plan(seed), seed, args.crashes) {
+                    Ok(outcome) => {
+                        totals.points.fetch_add(outcome.points, Ordering::Relaxed);
+                        totals.switches.fetch_add(outcome.switches, Ordering::Relaxed);
+                        totals.states.fetch_add(outcome.states, Ordering::Relaxed);
+                    }
+                    Err(said) => {
+                        let mut findings = findings.lock().unwrap();
+                        findings.push(said);
+                        stop.store(findings.len() as u64 >= most, Ordering::Relaxed);
+                    }
+                }
+            }
+        };
+        std::thread::scope(|scope| (0..args.jobs).for_each(|_| drop(scope.spawn(work))));
+        let done = next.into_inner().min(seeds.end) - seeds.start;
+        (done, findings.into_inner().unwrap())
+    }
+
     /// Runs of one batch: what is lost if the campaign is ended by force.
     const BATCH: u64 = 200;
 
@@ -167,58 +224,32 @@ The exit status is 1 if anything was found, now or before.
         if pairs.is_empty() {
             return Err("no such setting for the scheduler".into());
         }
-        let mut found = 0;
         let (name, first) = match args.slice {
             true => (format!("slice-{}", day()), day() * 1_000_003),
             false => {
                 (args.settings.clone().map_or("all".into(), |list| list.replace(',', "-")), args.seed << 32)
             }
         };
+        let mut found = 0;
         if args.slice {
             println!("LANEFS_SEED={}", day());
-            for (seed, plan) in seeds()? {
-                if let Err(said) = try_twice(&plan, seed, args.crashes) {
-                    println!("{said}\n");
-                    found += 1;
-                }
-            }
+            found += repeat_findings(args.crashes)?;
         }
         let mut progress = Progress::load(&args.folder, &name).map_err(|e| format!("{name}: {e}"))?;
-        let (began, points, switches) = (Instant::now(), AtomicU64::new(0), AtomicU64::new(0));
+        let (began, totals) = (Instant::now(), Totals::default());
         let over = || args.seconds.is_some_and(|s| began.elapsed() >= Duration::from_secs(s));
         let (mut told, mut runs) = (began, 0);
         while found < args.findings && runs < args.count && !over() {
             let at = Began::now();
             let end = progress.next + BATCH.min(args.count - runs);
-            let (next, states) = (AtomicU64::new(progress.next), AtomicU64::new(0));
-            let (stop, findings) = (AtomicBool::new(false), Mutex::new(Vec::new()));
-            let work = || {
-                while !stop.load(Ordering::Relaxed) {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    if number >= end {
-                        break;
-                    }
-                    match try_run(&pairs.plan(first + number), first + number, args.crashes) {
-                        Ok(outcome) => {
-                            points.fetch_add(outcome.points, Ordering::Relaxed);
-                            switches.fetch_add(outcome.switches, Ordering::Relaxed);
-                            states.fetch_add(outcome.states, Ordering::Relaxed);
-                        }
-                        Err(said) => {
-                            let mut findings = findings.lock().unwrap();
-                            findings.push(said);
-                            stop.store(found + findings.len() as u64 >= args.findings, Ordering::Relaxed);
-                        }
-                    }
-                }
-            };
-            std::thread::scope(|scope| (0..args.jobs).for_each(|_| drop(scope.spawn(work))));
-            let done = next.into_inner().min(end) - progress.next;
+            let states = totals.states.load(Ordering::Relaxed);
+            let seeds = first + progress.next..first + end;
+            let (done, findings) = batch(args, &pairs, seeds, args.findings - found, &totals);
             (progress.next, runs) = (progress.next + done, runs + done);
             progress.spend(at);
             progress.count.cases += done;
-            progress.count.states += states.into_inner();
-            for said in findings.into_inner().unwrap() {
+            progress.count.states += totals.states.load(Ordering::Relaxed) - states;
+            for said in findings {
                 println!("{said}\n");
                 progress.find(&said).map_err(|e| e.to_string())?;
                 found += 1;
@@ -230,7 +261,7 @@ The exit status is 1 if anything was found, now or before.
             }
         }
         let (pairs, settings) = pairs.len();
-        let (points, switches) = (points.into_inner(), switches.into_inner());
+        let (points, switches) = (totals.points.into_inner(), totals.switches.into_inner());
         println!("{pairs} pairs in {settings} settings; {points} points and {switches} switches this time");
         println!("{}", summary(&progress));
         Ok(if progress.findings + found == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })

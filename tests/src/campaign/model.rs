@@ -184,13 +184,7 @@ impl Model {
                 self.names.inodes[link].target = Some(target(i, *len));
                 vec![dir, link]
             }
-            Step::Nameless => {
-                self.names.directory(NAMELESS_IN)?;
-                let file = self.names.add(Inode::new(Kind::File, 0));
-                self.contents.insert(file, Vec::new());
-                self.slots.insert(Slot::T, file);
-                vec![file]
-            }
+            Step::Nameless => self.make_nameless()?,
             Step::LinkNameless(path) => {
                 let file = *self.slots.get(&Slot::T)?;
                 self.link(file, path)?
@@ -199,22 +193,8 @@ impl Model {
                 let file = self.names.get(from)?;
                 self.link(file, to)?
             }
-            Step::Unlink(path) => {
-                let file =
-                    self.names.get(path).filter(|&id| self.names.inodes[id].kind != Kind::Directory)?;
-                let dir = self.names.get(parent(path))?;
-                self.names.paths.remove(path);
-                self.names.inodes[file].nlink = self.names.inodes[file].nlink.saturating_sub(1);
-                vec![dir, file]
-            }
-            Step::Rmdir(path) => {
-                let gone = self.names.directory(path).filter(|_| self.is_empty(path))?;
-                let dir = self.names.get(parent(path))?;
-                self.names.paths.remove(path);
-                self.names.inodes[gone].nlink = 0;
-                self.add_dir_link(parent(path), -1);
-                vec![dir, gone]
-            }
+            Step::Unlink(path) => self.unlink(path)?,
+            Step::Rmdir(path) => self.rmdir(path)?,
             Step::Rename { from, to } => self.rename(from, to)?,
             Step::Exchange { from, to } => self.exchange(from, to)?,
             Step::SetXattr { path, len } => {
@@ -249,6 +229,31 @@ impl Model {
             _ => return self.write(i, step),
         };
         Some(Effect { inodes, change: None })
+    }
+
+    fn make_nameless(&mut self) -> Option<Vec<Id>> {
+        self.names.directory(NAMELESS_IN)?;
+        let file = self.names.add(Inode::new(Kind::File, 0));
+        self.contents.insert(file, Vec::new());
+        self.slots.insert(Slot::T, file);
+        Some(vec![file])
+    }
+
+    fn unlink(&mut self, path: &str) -> Option<Vec<Id>> {
+        let file = self.names.get(path).filter(|&id| self.names.inodes[id].kind != Kind::Directory)?;
+        let dir = self.names.get(parent(path))?;
+        self.names.paths.remove(path);
+        self.names.inodes[file].nlink = self.names.inodes[file].nlink.saturating_sub(1);
+        Some(vec![dir, file])
+    }
+
+    fn rmdir(&mut self, path: &str) -> Option<Vec<Id>> {
+        let gone = self.names.directory(path).filter(|_| self.is_empty(path))?;
+        let dir = self.names.get(parent(path))?;
+        self.names.paths.remove(path);
+        self.names.inodes[gone].nlink = 0;
+        self.add_dir_link(parent(path), -1);
+        Some(vec![dir, gone])
     }
 
     fn is_empty(&self, dir: &str) -> bool {

@@ -368,7 +368,13 @@ impl<'c> Runner<'c> {
     pub(super) fn check_open(&self) -> Result<(), String> {
         compare(&Observed::of(&self.volume)?, &self.story.model).map_err(|said| format!("open: {said}"))?;
         for (slot, id) in &self.story.model.slots {
-            let file = self.files.get(slot).ok_or_else(|| format!("{slot}: it is not open"))?;
+            let Some(file) = self.files.get(slot) else {
+                // It was closed by a sweep, its open has failed, and then its name went.
+                match self.story.model.names.path_of(*id) {
+                    Some(_) => return Err(format!("{slot}: it is not open")),
+                    None => continue,
+                }
+            };
             let found = read(file).map_err(|e| format!("{slot}: {e}"))?;
             if Some(&found) != self.story.model.contents.get(id) {
                 return Err(format!("the open file {slot} holds {} other bytes", found.len()));

@@ -1,7 +1,7 @@
 //! The settings that workloads run in: a volume, a writeback mode, and pressure.
 
 use super::volume::{SHAPES, Shape, Start};
-use crate::modes;
+use crate::{VirtualClock, modes};
 use lanefs::{OpenOptions, Timestamp};
 use lanefs_sim::OverlayDevice;
 use std::sync::Arc;
@@ -76,12 +76,13 @@ const fn setting_of(
     Setting { name, shape, mode, pressure, crashes: true, memory: false, alignment: 1 }
 }
 
-static SETTINGS: [Setting; 24] = [
+static SETTINGS: [Setting; 25] = [
     setting_of("small", "small", "default", CALM),
     setting_of("full", "full", "default", CALM),
     setting_of("sweep", "small", "default", SWEEP),
     setting_of("ext3", "ext3", "default", CALM),
     setting_of("orphan-file", "orphan-file", "default", CALM),
+    setting_of("mmp", "mmp", "default", CALM),
     setting_of("old", "small", "old", CALM),
     setting_of("nolock", "small", "nolock", CALM),
     setting_of("lock", "small", "lock", CALM),
@@ -118,6 +119,12 @@ pub fn setting(name: &str) -> Result<&'static Setting, String> {
     found.ok_or_else(|| format!("there is no setting '{name}': {}", names()))
 }
 
+/// Returns the clock of multiple mount protection: a recovery waits for the host of the run, in no
+/// time.
+fn clock() -> Arc<VirtualClock> {
+    Arc::new(VirtualClock::of_one_host())
+}
+
 /// The time of all that a workload does: a run is the same twice.
 pub(super) const RUN_AT: Timestamp = Timestamp { sec: 1_500_000_000, nsec: 0 };
 
@@ -144,7 +151,7 @@ impl Setting {
     /// If the table names no mode.
     pub fn options(&self) -> OpenOptions {
         let mode = modes::mode(self.mode).expect("a mode of the table");
-        let options = mode.options().clock(Some(RUN_AT));
+        let options = mode.options().clock(Some(RUN_AT)).mmp_clock(clock());
         let options = if self.pressure.past { options.past_cache(self.start().model.block) } else { options };
         self.pressure.cache.map_or(options.clone(), |bytes| options.cache_bytes(bytes))
     }
@@ -174,6 +181,6 @@ impl Setting {
     /// Options to recover a state with: all is as small as can be, for states are many.
     pub fn recovery(&self) -> OpenOptions {
         let options = OpenOptions::new().write(true).commit_interval(Duration::ZERO);
-        options.clock(Some(RUN_AT)).cache_bytes(1 << 20).threads(false)
+        options.clock(Some(RUN_AT)).mmp_clock(clock()).cache_bytes(1 << 20).threads(false)
     }
 }

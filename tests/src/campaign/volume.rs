@@ -74,7 +74,7 @@ const fn used(
 const JOURNAL: &[&str] = &["-t", "ext4", "-J", "size=1", "-O", "^resize_inode"];
 
 /// All shapes.
-pub(super) static SHAPES: [Shape; 6] = [
+pub(super) static SHAPES: [Shape; 7] = [
     shape("small", 2560, JOURNAL),
     used("full", 2560, JOURNAL, Some(10), 0),
     used("aged", 8 << 10, JOURNAL, None, 5000),
@@ -83,6 +83,7 @@ pub(super) static SHAPES: [Shape; 6] = [
         2560,
         &["-t", "ext4", "-J", "size=1", "-O", "^resize_inode,orphan_file,metadata_csum_seed"],
     ),
+    shape("mmp", 2560, &["-t", "ext4", "-J", "size=1", "-O", "^resize_inode,mmp"]),
     shape("ext3", 2560, &["-t", "ext3", "-J", "size=1", "-O", "^resize_inode"]),
     shape("no-journal", 1024, &["-t", "ext4", "-O", "^has_journal,^resize_inode"]),
 ];

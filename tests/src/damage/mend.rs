@@ -19,6 +19,19 @@ fn put_be32(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 4].copy_from_slice(&value.to_be_bytes());
 }
 
+fn mend_inode(inode: &mut [u8], seed: u32) {
+    let high = inode.len() > 128 && le16(inode, 0x80) >= 4;
+    put_le16(inode, 0x7c, 0);
+    if high {
+        put_le16(inode, 0x82, 0);
+    }
+    let csum = ext4_chksum(seed, inode);
+    put_le16(inode, 0x7c, csum);
+    if high {
+        put_le16(inode, 0x82, csum >> 16);
+    }
+}
+
 impl Anatomy {
     /// Mends all that has a checksum. Bitmaps come before the descriptors that hold theirs, a
     /// journal's data before its descriptors.
@@ -59,30 +72,13 @@ impl Anatomy {
                 put_le32(bytes, at + 0x3fc, csum);
             }
             RegionKind::BlockBitmap | RegionKind::InodeBitmap => {
-                let blocks = region.kind == RegionKind::BlockBitmap;
-                let bits = if blocks { self.clusters_per_group } else { self.inodes_per_group };
-                let csum = ext4_chksum(seed, &bytes[at..at + bits / 8]);
-                let desc = self.first_desc + owner as usize * self.desc_size;
-                let low = if blocks { 0x18 } else { 0x1a };
-                put_le16(bytes, desc + low, csum);
-                if self.desc_size >= 64 {
-                    put_le16(bytes, desc + low + 0x20, csum >> 16);
-                }
+                self.mend_bitmap(bytes, region, seed);
             }
             // One that was never in use has no checksum.
             RegionKind::Inode if bytes[at..at + len].iter().all(|b| *b == 0) => {}
             RegionKind::Inode => {
-                let inode = &mut bytes[at..at + len];
-                let high = len > 128 && le16(inode, 0x80) >= 4;
-                put_le16(inode, 0x7c, 0);
-                if high {
-                    put_le16(inode, 0x82, 0);
-                }
-                let csum = ext4_chksum(of_inode(bytes), &bytes[at..at + len]);
-                put_le16(bytes, at + 0x7c, csum);
-                if high {
-                    put_le16(bytes, at + 0x82, csum >> 16);
-                }
+                let seed = of_inode(bytes);
+                mend_inode(&mut bytes[at..at + len], seed);
             }
             RegionKind::DirBlock => {
                 let csum = ext4_chksum(of_inode(bytes), &bytes[at..at + bs - 12]);
@@ -121,6 +117,18 @@ impl Anatomy {
                 put_le32(bytes, at + bs - 4, csum);
             }
             _ => {}
+        }
+    }
+
+    fn mend_bitmap(&self, bytes: &mut [u8], region: &Region, seed: u32) {
+        let blocks = region.kind == RegionKind::BlockBitmap;
+        let bits = if blocks { self.clusters_per_group } else { self.inodes_per_group };
+        let csum = ext4_chksum(seed, &bytes[region.at..region.at + bits / 8]);
+        let desc = self.first_desc + region.owner as usize * self.desc_size;
+        let low = if blocks { 0x18 } else { 0x1a };
+        put_le16(bytes, desc + low, csum);
+        if self.desc_size >= 64 {
+            put_le16(bytes, desc + low + 0x20, csum >> 16);
         }
     }
 

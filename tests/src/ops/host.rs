@@ -88,33 +88,9 @@ fn confine(root: &Path) {
 
 fn run(op: &Op) -> Result<Seen> {
     match op {
-        Op::Open { path, how, mode } => {
-            let OpenHow { write, create, excl, trunc, nofollow } = *how;
-            let flag = |on: bool, flag: OFlags| if on { flag } else { OFlags::empty() };
-            let flags = if write { OFlags::RDWR } else { OFlags::RDONLY }
-                | flag(create, OFlags::CREATE)
-                | flag(create && excl, OFlags::EXCL)
-                | flag(trunc && write, OFlags::TRUNC)
-                | flag(nofollow, OFlags::NOFOLLOW);
-            let file = open(path, flags, *mode)?;
-            // lanefs opens directories by another call.
-            if FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode) == FileType::Directory {
-                return Err(Errno::ISDIR);
-            }
-        }
-        Op::Read { path, offset, len } => {
-            let file = open(path, OFlags::RDONLY, 0)?;
-            let mut buf = vec![0; (*len).min(READ_MAX)];
-            let mut done = 0;
-            loop {
-                match rustix::io::pread(&file, &mut buf[done..], offset + done as u64)? {
-                    0 => break,
-                    n => done += n,
-                }
-            }
-            buf.truncate(done);
-            return Ok(Seen::Bytes(buf));
-        }
+        // lanefs opens directories by another call.
+        Op::Open { path, how, mode } => drop(open_regular(path, open_flags(*how), *mode)?),
+        Op::Read { path, offset, len } => return read(path, *offset, *len),
         Op::Write { path, offset, len, fill } => {
             let file = open(path, OFlags::WRONLY, 0)?;
             write_all(&file, *offset, &content(*offset, *len, *fill))?;
@@ -125,18 +101,12 @@ fn run(op: &Op) -> Result<Seen> {
         }
         Op::Truncate { path, len } => rustix::fs::ftruncate(open(path, OFlags::WRONLY, 0)?, *len)?,
         Op::Fallocate { path, how, offset, len } => {
-            let file = open(path, OFlags::WRONLY, 0)?;
-            let times = times_of(&file)?;
-            if let Err(e) = rustix::fs::fallocate(&file, falloc_flags(*how), *offset, *len) {
-                // The kernel stamps also a file that it then leaves as it is.
-                rustix::fs::futimens(&file, &times)?;
-                return Err(e);
-            }
+            fallocate(&open(path, OFlags::WRONLY, 0)?, *how, *offset, *len)?;
         }
         Op::SeekData { path, offset } => return seek(path, SeekFrom::Data(*offset)),
         Op::SeekHole { path, offset } => return seek(path, SeekFrom::Hole(*offset)),
         Op::CopyRange { from, offset, to, to_offset, len } => {
-            let (from, to) = (open_regular(from, OFlags::RDONLY)?, open_regular(to, OFlags::WRONLY)?);
+            let (from, to) = (open_regular(from, OFlags::RDONLY, 0)?, open_regular(to, OFlags::WRONLY, 0)?);
             return copy(&from, *offset, &to, *to_offset, *len).map(Seen::Number);
         }
         Op::Mkdir { path, mode } => rustix::fs::mkdir(path, bits(*mode))?,
@@ -147,14 +117,7 @@ fn run(op: &Op) -> Result<Seen> {
         Op::ReadLink { path } => {
             return Ok(Seen::Bytes(rustix::fs::readlink(path, Vec::new())?.into_bytes()));
         }
-        Op::Rename { from, to, how } => {
-            let flags = match how {
-                RenameHow::Replace => RenameFlags::empty(),
-                RenameHow::NoReplace => RenameFlags::NOREPLACE,
-                RenameHow::Exchange => RenameFlags::EXCHANGE,
-            };
-            rustix::fs::renameat_with(CWD, from, CWD, to, flags)?;
-        }
+        Op::Rename { from, to, how } => rustix::fs::renameat_with(CWD, from, CWD, to, rename_flags(*how))?,
         Op::Mknod { path, kind, device: (major, minor), mode } => {
             let device = rustix::fs::makedev(*major, *minor);
             rustix::fs::mknodat(CWD, path, file_type(*kind), bits(*mode), device)?;
@@ -170,12 +133,7 @@ fn run(op: &Op) -> Result<Seen> {
             rustix::fs::utimensat(CWD, path, &times, at(*follow))?;
         }
         Op::SetXattr { path, name, value, how } => {
-            let flags = match how {
-                XattrHow::Any => XattrFlags::empty(),
-                XattrHow::Create => XattrFlags::CREATE,
-                XattrHow::Replace => XattrFlags::REPLACE,
-            };
-            rustix::fs::lsetxattr(path, name, value, flags)?;
+            rustix::fs::lsetxattr(path, name, value, xattr_flags(*how))?;
         }
         Op::GetXattr { path, name } => {
             let mut value = vec![0; 1 << 16];
@@ -185,12 +143,7 @@ fn run(op: &Op) -> Result<Seen> {
         }
         Op::RemoveXattr { path, name } => rustix::fs::lremovexattr(path, name)?,
         Op::Stat { path, follow } => return stat(path, at(*follow)),
-        Op::Space { path } => {
-            let file = open_regular(path, OFlags::RDONLY)?;
-            rustix::fs::fsync(&file)?;
-            let s = rustix::fs::fstat(&file)?;
-            return Ok(Seen::Space(Sectors { count: s.st_blocks as u64, block: s.st_blksize as u64 }));
-        }
+        Op::Space { path } => return space(path),
         Op::List { path } => return list(path),
     }
     Ok(Seen::Nothing)
@@ -225,9 +178,35 @@ fn write_all(file: &OwnedFd, mut offset: u64, mut bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// For calls that say of a directory other things than lanefs, which has no such calls.
-fn open_regular(path: &Path, flags: OFlags) -> Result<OwnedFd> {
-    let file = open(path, flags, 0)?;
+fn open_flags(how: OpenHow) -> OFlags {
+    let OpenHow { write, create, excl, trunc, nofollow } = how;
+    let flag = |on: bool, flag: OFlags| if on { flag } else { OFlags::empty() };
+    let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
+    access
+        | flag(create, OFlags::CREATE)
+        | flag(create && excl, OFlags::EXCL)
+        | flag(trunc && write, OFlags::TRUNC)
+        | flag(nofollow, OFlags::NOFOLLOW)
+}
+
+fn read(path: &Path, offset: u64, len: usize) -> Result<Seen> {
+    let file = open(path, OFlags::RDONLY, 0)?;
+    let mut buf = vec![0; len.min(READ_MAX)];
+    let mut done = 0;
+    loop {
+        match rustix::io::pread(&file, &mut buf[done..], offset + done as u64)? {
+            0 => break,
+            n => done += n,
+        }
+    }
+    buf.truncate(done);
+    Ok(Seen::Bytes(buf))
+}
+
+/// Opens a file for a call of which the kernel says other things of a directory than lanefs, which
+/// has no such call.
+fn open_regular(path: &Path, flags: OFlags, mode: u16) -> Result<OwnedFd> {
+    let file = open(path, flags, mode)?;
     match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
         FileType::Directory => Err(Errno::ISDIR),
         _ => Ok(file),
@@ -240,6 +219,15 @@ fn times_of(file: &OwnedFd) -> Result<Timestamps> {
     Ok(Timestamps {
         last_access: time(s.st_atime, s.st_atime_nsec),
         last_modification: time(s.st_mtime, s.st_mtime_nsec),
+    })
+}
+
+fn fallocate(file: &OwnedFd, how: FallocMode, offset: u64, len: u64) -> Result<()> {
+    let times = times_of(file)?;
+    rustix::fs::fallocate(file, falloc_flags(how), offset, len).or_else(|e| {
+        // The kernel stamps also a file that it then leaves as it is.
+        rustix::fs::futimens(file, &times)?;
+        Err(e)
     })
 }
 
@@ -263,7 +251,7 @@ fn settle(file: &OwnedFd) -> Result<()> {
 }
 
 fn seek(path: &Path, to: SeekFrom) -> Result<Seen> {
-    let file = open_regular(path, OFlags::RDONLY)?;
+    let file = open_regular(path, OFlags::RDONLY, 0)?;
     settle(&file)?;
     rustix::fs::seek(&file, to).map(Seen::Number)
 }
@@ -334,6 +322,13 @@ fn stat(path: &Path, flags: AtFlags) -> Result<Seen> {
     })
 }
 
+fn space(path: &Path) -> Result<Seen> {
+    let file = open_regular(path, OFlags::RDONLY, 0)?;
+    rustix::fs::fsync(&file)?;
+    let s = rustix::fs::fstat(&file)?;
+    Ok(Seen::Space(Sectors { count: s.st_blocks as u64, block: s.st_blksize as u64 }))
+}
+
 fn list(path: &Path) -> Result<Seen> {
     let dir = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
     let mut names = Vec::new();
@@ -345,6 +340,22 @@ fn list(path: &Path) -> Result<Seen> {
     }
     names.sort();
     Ok(Seen::Names(names.iter().map(|n| OsStr::from_bytes(n).to_owned()).collect()))
+}
+
+fn rename_flags(how: RenameHow) -> RenameFlags {
+    match how {
+        RenameHow::Replace => RenameFlags::empty(),
+        RenameHow::NoReplace => RenameFlags::NOREPLACE,
+        RenameHow::Exchange => RenameFlags::EXCHANGE,
+    }
+}
+
+fn xattr_flags(how: XattrHow) -> XattrFlags {
+    match how {
+        XattrHow::Any => XattrFlags::empty(),
+        XattrHow::Create => XattrFlags::CREATE,
+        XattrHow::Replace => XattrFlags::REPLACE,
+    }
 }
 
 fn file_type(kind: Kind) -> FileType {

@@ -7,6 +7,7 @@ use lanefs::{
     SetXattr, Timestamp, Volume,
 };
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
 
 /// A volume that lanefs has open.
 #[derive(Debug)]
@@ -28,23 +29,9 @@ impl Lane {
         let attr = |mode: u16| NewAttr { permissions: mode, uid: 0, gid: 0 };
         match op {
             Op::Open { path, how, mode } => {
-                let OpenHow { write, create, excl, trunc, nofollow } = *how;
-                v.open_options()
-                    .read(true)
-                    .write(write)
-                    .create(create)
-                    .create_new(create && excl)
-                    .truncate(trunc && write)
-                    .follow(!nofollow)
-                    .attr(attr(*mode))
-                    .open(path)?;
+                with(v.open_options(), *how).attr(attr(*mode)).open(path)?;
             }
-            Op::Read { path, offset, len } => {
-                let mut buf = vec![0; (*len).min(READ_MAX)];
-                let n = v.open_file(path)?.read_at(&mut buf, *offset)?;
-                buf.truncate(n);
-                return Ok(Seen::Bytes(buf));
-            }
+            Op::Read { path, offset, len } => return self.read(path, *offset, *len),
             Op::Write { path, offset, len, fill } => {
                 let file = by(v.open_options().write(true), *fill).open(path)?;
                 file.write_at(&content(*offset, *len, *fill), *offset)?;
@@ -72,24 +59,14 @@ impl Lane {
             Op::ReadLink { path } => {
                 return Ok(Seen::Bytes(v.read_link(path)?.as_os_str().as_bytes().to_vec()));
             }
-            Op::Rename { from, to, how } => {
-                let flags = match how {
-                    RenameHow::Replace => RenameFlags::Replace,
-                    RenameHow::NoReplace => RenameFlags::NoReplace,
-                    RenameHow::Exchange => RenameFlags::Exchange,
-                };
-                v.rename_with(from, to, flags)?;
-            }
+            Op::Rename { from, to, how } => v.rename_with(from, to, rename_flags(*how))?,
             Op::Mknod { path, kind, device: (major, minor), mode } => {
                 let device = DeviceNumber { major: *major, minor: *minor };
                 v.mknod(path, file_type(*kind), device, attr(*mode))?;
             }
             Op::Chmod { path, mode } => {
-                v.set_attr(
-                    path,
-                    &SetAttr { permissions: Some(*mode), ..SetAttr::default() },
-                    AtSymlink::Follow,
-                )?;
+                let set = SetAttr { permissions: Some(*mode), ..SetAttr::default() };
+                v.set_attr(path, &set, AtSymlink::Follow)?;
             }
             Op::Chown { path, uid, gid, follow } => {
                 let set = SetAttr { uid: Some(*uid), gid: Some(*gid), ..SetAttr::default() };
@@ -101,12 +78,7 @@ impl Lane {
                 v.set_attr(path, &set, at_symlink(*follow))?;
             }
             Op::SetXattr { path, name, value, how } => {
-                let how = match how {
-                    XattrHow::Any => SetXattr::Any,
-                    XattrHow::Create => SetXattr::Create,
-                    XattrHow::Replace => SetXattr::Replace,
-                };
-                v.set_xattr(path, name, value, how)?;
+                v.set_xattr(path, name, value, xattr_mode(*how))?;
             }
             Op::GetXattr { path, name } => return Ok(Seen::Bytes(v.xattr(path, name)?)),
             Op::RemoveXattr { path, name } => v.remove_xattr(path, name)?,
@@ -114,20 +86,43 @@ impl Lane {
                 let meta = if *follow { v.metadata(path)? } else { v.symlink_metadata(path)? };
                 return Ok(stat(&meta));
             }
-            Op::Space { path } => {
-                let file = v.open_file(path)?;
-                file.sync_all()?;
-                let meta = file.metadata();
-                return Ok(Seen::Space(Sectors { count: meta.sectors(), block: meta.block_size().into() }));
-            }
-            Op::List { path } => {
-                let mut names: Vec<_> = v.read_dir(path)?.into_iter().map(|e| e.name.into_vec()).collect();
-                names.sort();
-                return Ok(Seen::Names(names.into_iter().map(OsStringExt::from_vec).collect()));
-            }
+            Op::Space { path } => return self.space(path),
+            Op::List { path } => return self.list(path),
         }
         Ok(Seen::Nothing)
     }
+
+    fn read(&self, path: &Path, offset: u64, len: usize) -> lanefs::Result<Seen> {
+        let mut buf = vec![0; len.min(READ_MAX)];
+        let n = self.0.open_file(path)?.read_at(&mut buf, offset)?;
+        buf.truncate(n);
+        Ok(Seen::Bytes(buf))
+    }
+
+    fn space(&self, path: &Path) -> lanefs::Result<Seen> {
+        let file = self.0.open_file(path)?;
+        file.sync_all()?;
+        let meta = file.metadata();
+        Ok(Seen::Space(Sectors { count: meta.sectors(), block: meta.block_size().into() }))
+    }
+
+    fn list(&self, path: &Path) -> lanefs::Result<Seen> {
+        let mut names: Vec<_> = self.0.read_dir(path)?.into_iter().map(|e| e.name.into_vec()).collect();
+        names.sort();
+        Ok(Seen::Names(names.into_iter().map(OsStringExt::from_vec).collect()))
+    }
+}
+
+/// Adds the flags of an open(2).
+fn with(options: FileOptions<'_>, how: OpenHow) -> FileOptions<'_> {
+    let OpenHow { write, create, excl, trunc, nofollow } = how;
+    options
+        .read(true)
+        .write(write)
+        .create(create)
+        .create_new(create && excl)
+        .truncate(trunc && write)
+        .follow(!nofollow)
 }
 
 /// The same bytes come to the file by one way or another.
@@ -144,6 +139,22 @@ fn stat(meta: &Metadata) -> Seen {
         gid: meta.gid(),
         nlink: meta.nlink().into(),
         size: if kind == Kind::Directory { 0 } else { meta.len() },
+    }
+}
+
+fn rename_flags(how: RenameHow) -> RenameFlags {
+    match how {
+        RenameHow::Replace => RenameFlags::Replace,
+        RenameHow::NoReplace => RenameFlags::NoReplace,
+        RenameHow::Exchange => RenameFlags::Exchange,
+    }
+}
+
+fn xattr_mode(how: XattrHow) -> SetXattr {
+    match how {
+        XattrHow::Any => SetXattr::Any,
+        XattrHow::Create => SetXattr::Create,
+        XattrHow::Replace => SetXattr::Replace,
     }
 }
 

@@ -176,7 +176,7 @@ impl Op {
                 volume.set_attr(path, &set, AtSymlink::NoFollow)
             }
             22 => node()?.set_flags(FLAGS[len % FLAGS.len()]),
-            23 => node()?.set_project(*len as u32),
+            23 => node()?.set_file_attr(None, Some(*len as u32)),
             24 => volume.set_xattr(path, "system.posix_acl_access", &acl(*len as u16), SetXattr::Any),
             25 => volume.trim(0..u64::MAX, 1).map(drop),
             26 => {

@@ -2,16 +2,16 @@
 
 use super::{SHAPES, head, judge, make};
 use lanefs::{Error, FallocMode, OpenOptions, ResizeError, SetXattr, Upkeep, Volume};
-use lanefs_device::{BlockDevice, FileOptions, Op};
+use lanefs_device::{BlockDevice, DeviceError, FileOptions, MemDevice, Op};
 use lanefs_sim::FailingDevice;
 use lanefs_tests::{
     Ending, LoopMount, e2fsck, e2fsck_clean, mke2fs, require_root, require_tools, run, volume_digest,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::{Scope, ScopedJoinHandle};
 
 pub(super) type Files = BTreeMap<String, Vec<u8>>;
@@ -281,4 +281,80 @@ fn a_growth_that_fails_leaves_a_sound_volume() {
         }
     }
     assert!(old > 3 && new > 0, "{old} with the old size, {new} with the new one");
+}
+
+/// A file of holes on a file system that is full: only so many blocks behind `old` can be written.
+#[derive(Debug)]
+struct FullHost {
+    inner: MemDevice,
+    old: u64,
+    written: Mutex<BTreeSet<u64>>,
+    left: usize,
+}
+
+impl BlockDevice for FullHost {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn read_only(&self) -> bool {
+        false
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> lanefs_device::Result<()> {
+        self.inner.read_at(buf, offset)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> lanefs_device::Result<()> {
+        let end = offset + data.len() as u64;
+        let mut written = self.written.lock().unwrap();
+        for block in offset.max(self.old) / 1024..end.max(self.old).div_ceil(1024) {
+            if written.insert(block) && written.len() > self.left {
+                written.remove(&block);
+                let full = std::io::Error::from_raw_os_error(28);
+                return Err(DeviceError::new(Op::Write, offset, data.len() as u64, full));
+            }
+        }
+        self.inner.write_at(data, offset)
+    }
+
+    fn flush(&self) -> lanefs_device::Result<()> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> lanefs_device::Result<()> {
+        self.inner.discard(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> lanefs_device::Result<()> {
+        self.inner.write_zeroes(offset, len)
+    }
+}
+
+/// A growth that finds no space on the host changes nothing, and the volume stays in use.
+#[test]
+fn a_full_host_fails_the_growth_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("v");
+    let mut refused = 0;
+    for left in 0.. {
+        make(&path, 20 << 20, &["-t", "ext4", "-b", "1024"]);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes.resize(80 << 20, 0);
+        let (inner, written) = (MemDevice::from_bytes(bytes), Mutex::default());
+        let device = Arc::new(FullHost { inner, old: 20 << 20, written, left });
+        let volume = OpenOptions::new().write(true).open_device(device.clone()).unwrap();
+        let grown = volume.grow(80 << 20);
+        volume.write("/after", b"after").unwrap_or_else(|e| panic!("{left} blocks: {grown:?}, {e}"));
+        volume.sync().unwrap();
+        let digest = volume_digest(&volume);
+        volume.close().unwrap();
+        std::fs::write(&path, device.inner.to_bytes()).unwrap();
+        judge(&path, digest, &format!("{left} blocks"));
+        if grown.is_ok() {
+            break;
+        }
+        refused += 1;
+    }
+    assert!(refused > 5, "{refused} growths were refused");
 }

@@ -30,7 +30,7 @@ const CONTENT: usize = 128 << 10;
 
 /// See the head of the file.
 #[derive(Debug)]
-pub(super) struct Behind {
+pub(super) struct WriteBehind {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -38,7 +38,7 @@ pub(super) struct Behind {
 #[derive(Debug)]
 struct Shared {
     below: Arc<dyn BlockDevice>,
-    state: Mutex<State>,
+    state: Mutex<WriteQueue>,
     /// Something was queued, or all has ended.
     filled: Condvar,
     /// Something was written.
@@ -46,7 +46,7 @@ struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WriteQueue {
     queue: VecDeque<Chunk>,
     /// The place and end of what is being written.
     writing: Option<(u64, u64)>,
@@ -55,6 +55,8 @@ struct State {
     spare: Vec<Vec<u8>>,
     /// The first failure: its number, what failed, the place and the length.
     failed: Option<(i32, Op, u64, u64)>,
+    /// Why an excerpt could not be read, if that was the first failure.
+    unread: Option<io::Error>,
     ended: bool,
 }
 
@@ -102,7 +104,7 @@ impl Chunk {
     }
 }
 
-impl State {
+impl WriteQueue {
     fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.writing.is_none()
     }
@@ -168,12 +170,12 @@ impl State {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WriteQueue> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until `ready` says so of the state, or all has failed.
-    fn wait(&self, ready: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+    fn wait(&self, ready: impl Fn(&WriteQueue) -> bool) -> MutexGuard<'_, WriteQueue> {
         let mut state = self.lock();
         while !ready(&state) && state.failed.is_none() {
             state = self.written.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -182,7 +184,7 @@ impl Shared {
     }
 
     /// Waits for room, queues by `push`, and wakes the thread.
-    fn queue<T>(&self, push: impl FnOnce(&mut State) -> T) -> Result<T, DeviceError> {
+    fn queue<T>(&self, push: impl FnOnce(&mut WriteQueue) -> T) -> Result<T, DeviceError> {
         let mut state = self.wait(|state| !state.is_full());
         check(&state)?;
         let queued = push(&mut state);
@@ -214,6 +216,7 @@ impl Shared {
             state.done(&mut run);
             if let Err(e) = done {
                 state.failed.get_or_insert((e.errno(), e.op, e.offset, e.len));
+                state.unread = (e.op == Op::Read).then_some(e.source);
             }
             self.written.notify_all();
         }
@@ -251,7 +254,7 @@ impl Shared {
     }
 }
 
-impl Behind {
+impl WriteBehind {
     /// Returns such a device on top of another.
     pub(super) fn new(below: Arc<dyn BlockDevice>) -> io::Result<Self> {
         let state = Mutex::default();
@@ -272,13 +275,18 @@ impl Behind {
         Ok(())
     }
 
+    /// Returns why an excerpt could not be read, if that made the writes fail.
+    pub(super) fn unread(&self) -> Option<io::Error> {
+        self.shared.lock().unread.take()
+    }
+
     /// Waits until nothing is queued.
     fn drained(&self) -> Result<(), DeviceError> {
-        check(&self.shared.wait(State::is_idle))
+        check(&self.shared.wait(WriteQueue::is_idle))
     }
 }
 
-impl Sink for Behind {
+impl Sink for WriteBehind {
     fn put(&self, excerpt: Excerpt, zeros: usize, offset: u64) -> Result<(), DeviceError> {
         let content = Content::Excerpt(excerpt, zeros);
         self.shared.queue(|state| {
@@ -290,12 +298,12 @@ impl Sink for Behind {
 }
 
 /// Returns the failure of an earlier write.
-fn check(state: &State) -> Result<(), DeviceError> {
+fn check(state: &WriteQueue) -> Result<(), DeviceError> {
     let Some((errno, op, offset, len)) = state.failed else { return Ok(()) };
     Err(DeviceError::new(op, offset, len, io::Error::from_raw_os_error(errno)))
 }
 
-impl Drop for Behind {
+impl Drop for WriteBehind {
     fn drop(&mut self) {
         self.shared.lock().ended = true;
         self.shared.filled.notify_all();
@@ -306,7 +314,7 @@ impl Drop for Behind {
     }
 }
 
-impl BlockDevice for Behind {
+impl BlockDevice for WriteBehind {
     fn size(&self) -> u64 {
         self.shared.below.size()
     }
@@ -361,11 +369,12 @@ impl BlockDevice for Behind {
 mod tests {
     use super::*;
     use lanefs::device::MemDevice;
+    use std::io::Write;
 
     #[test]
     fn what_was_written_is_read() {
         let below = Arc::new(MemDevice::new(4 << 20));
-        let behind = Behind::new(below.clone()).unwrap();
+        let behind = WriteBehind::new(below.clone()).unwrap();
         let mut want = vec![0; 4 << 20];
         // Overlapping writes of all lengths, read back at once.
         for n in 0..2000_usize {
@@ -388,9 +397,56 @@ mod tests {
         assert!(below.to_bytes() == want);
     }
 
+    /// The bytes, and zeros behind them up to the end of the block, over what was there before.
+    #[test]
+    fn excerpts_are_written_in_order() {
+        let below = Arc::new(MemDevice::new(4 << 20));
+        let behind = WriteBehind::new(below.clone()).unwrap();
+        behind.write_at(&vec![9; 4 << 20], 0).unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        let content: Vec<u8> = (0..3 << 20).map(|n: u32| (n % 251) as u8).collect();
+        file.write_all(&content).unwrap();
+        let file = Excerpt::File(Arc::new(file), 0..3 << 20);
+        let mut want = vec![9; 4 << 20];
+        // Some one behind the other, some over what is still queued, one larger than a write.
+        for (from, len, at) in
+            [(7_usize, 5000_usize, 0_usize), (5007, 8192, 8192), (0, 2 << 20, 4096), (1, 1, 1 << 20)]
+        {
+            let zeros = len.next_multiple_of(4096) - len;
+            behind.put(file.part(from as u64..(from + len) as u64), zeros, at as u64).unwrap();
+            want[at..at + len].copy_from_slice(&content[from..from + len]);
+            want[at + len..at + len + zeros].fill(0);
+        }
+        behind.put(Excerpt::from(vec![5; 100]), 28, 3 << 20).unwrap();
+        behind.write_at(&[6; 10], (3 << 20) + 95).unwrap();
+        want[3 << 20..(3 << 20) + 128].fill(0);
+        want[3 << 20..(3 << 20) + 100].fill(5);
+        want[(3 << 20) + 95..(3 << 20) + 105].fill(6);
+        let mut seen = vec![0; 4 << 20];
+        behind.read_at(&mut seen, 0).unwrap();
+        assert!(seen == want);
+        behind.flush().unwrap();
+        assert!(below.to_bytes() == want);
+    }
+
+    /// What follows an excerpt that cannot be read does not reach the device: a map of its blocks.
+    #[test]
+    fn nothing_is_written_behind_what_cannot_be_read() {
+        let below = Arc::new(MemDevice::new(1 << 20));
+        let behind = WriteBehind::new(below.clone()).unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[1; 6000]).unwrap();
+        behind.put(Excerpt::File(Arc::new(file), 0..8192), 0, 0).unwrap();
+        // The queue may have failed before this.
+        let _ = behind.write_at(&[2; 4096], 65536);
+        assert!(behind.flush().is_err());
+        assert_eq!(behind.unread().unwrap().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(below.to_bytes()[65536..][..4096], [0; 4096]);
+    }
+
     #[test]
     fn a_failure_is_told() {
-        let behind = Behind::new(Arc::new(MemDevice::new(1 << 20))).unwrap();
+        let behind = WriteBehind::new(Arc::new(MemDevice::new(1 << 20))).unwrap();
         behind.write_at(&[1; 10], (1 << 20) - 5).unwrap();
         assert!(behind.flush().is_err());
         assert!(behind.write_at(&[1; 10], 0).is_err());

@@ -15,11 +15,11 @@ pub use options::{BuildOptions, VerityOptions};
 pub use size::{VolumeSize, VolumeSizeError};
 
 use crate::event::{self, Tell};
-use crate::image::Copies;
+use crate::image::{Copies, FileState};
 use crate::import::{self, Survey, survey};
 use crate::unfinished::{Unfinished, host};
 use crate::{Action, Cause, Error, Event, ImportOptions, Source};
-use behind::Behind;
+use behind::WriteBehind;
 use lanefs::OpenOptions;
 use lanefs::device::BlockDevice;
 use lanefs::format::Incompat;
@@ -92,10 +92,12 @@ pub fn build(
     source.refuse_target(file.target()).map_err(failed)?;
     let (volume, import) = options.settled().map_err(failed)?;
     let copies = Arc::new(Copies::beside(path));
+    let before = source.states()?;
     let survey = survey_of(&source, &copies, (path, &volume), &import, &mut events)?;
-    let source = match survey.is_some() {
-        true => source.unpacked(&copies),
-        false => {
+    let source = match &survey {
+        Some(survey) if copies.leave_room_for(bytes_of(survey, &volume)) => source.unpacked(&copies),
+        Some(_) => source,
+        None => {
             source.check(import.max_size, |bytes| {
                 event::tell(&mut events, Event::Checked(bytes), Action::Import, b"/")
             })?;
@@ -103,7 +105,7 @@ pub fn build(
         }
     };
     drop(copies);
-    let mut filling = Filling { path, options, import, survey, file };
+    let mut filling = Filling { path, options, import, survey, file, before };
     let (parts, report) = filling.fill_retrying(source, &volume, &mut events)?;
     let file = filling.file;
     let verity = parts.make_tree(&file, &mut events).map_err(failed)?;
@@ -122,6 +124,8 @@ struct Filling<'a> {
     import: ImportOptions,
     survey: Option<Survey>,
     file: Unfinished,
+    /// The archives of the source before the first pass.
+    before: Vec<Option<FileState>>,
 }
 
 impl Filling<'_> {
@@ -139,10 +143,8 @@ impl Filling<'_> {
     ) -> Result<(Parts, mkfs::Report), Error> {
         let (mut more, mut told) = (1, 0);
         loop {
-            let again = match self.options.size {
-                VolumeSize::Bytes(_) => None,
-                _ => source.again().filter(|_| more < MOST_MARGINS),
-            };
+            let again = source.again();
+            let retries = !matches!(self.options.size, VolumeSize::Bytes(_)) && more < MOST_MARGINS;
             let mut skipped = 0;
             let mut events = |event| {
                 if matches!(event, Event::Skipped(_)) {
@@ -156,10 +158,13 @@ impl Filling<'_> {
                 events(event)
             };
             match (self.fill(source, options, more, &mut events), again) {
-                (Err(e), Some(again)) if matches!(e.cause(), Cause::Volume(lanefs::Error::NoSpace)) => {
+                (Err(e), Some(again)) if retries && is_full(&e) => {
                     (source, more) = (again, more * 2);
                 }
+                (Err(e), _) if matches!(e.cause(), Cause::Cancelled) => return Err(e),
                 (filled, read) => {
+                    // The first cause of what failed, or of wrong bytes.
+                    read.as_ref().map_or(Ok(()), |read| read.check_unchanged(&self.before))?;
                     let (parts, report, device) = filled?;
                     flush(&*device, read).map_err(|e| self.failed(e))?;
                     return Ok((parts, report));
@@ -191,22 +196,27 @@ impl Filling<'_> {
         let device = parts.open(&self.file).map_err(|e| self.failed(e))?;
         let report =
             mkfs::format(&Volatile::new(Arc::clone(&device)), &volume).map_err(|e| self.failed(e))?;
-        let behind = Arc::new(Behind::new(Arc::clone(&device)).map_err(|e| self.failed(e))?);
-        let opened = OpenOptions::new().write(true).threads(false).cache_bytes(CACHE);
+        let behind = Arc::new(WriteBehind::new(Arc::clone(&device)).map_err(|e| self.failed(e))?);
+        let opened = OpenOptions::new().write(true).mmp(false).threads(false).cache_bytes(CACHE);
         let opened =
             opened.commit_interval(Duration::ZERO).clock(self.options.time).open_device(behind.clone());
         let filled = opened.map_err(|e| self.failed(e))?;
         let removed = self.survey.as_ref().map(|survey| &survey.removed);
+        let place = source.place();
         let written = import::write(source, &filled, &self.import, (removed, &*behind), events);
         // Also after a failure: what is kept then is a volume.
         let closed = filled.close().and_then(|()| Ok(behind.flush()?));
         if let Err(e) = written.and(closed.map_err(|e| self.failed(e))) {
             // The failure that is told is the first one.
             let _ = device.flush();
-            return Err(e);
+            return Err(behind.unread().map_or(e, |unread| Error::new(Action::Read, place, unread)));
         }
         Ok((parts, report, device))
     }
+}
+
+fn is_full(error: &Error) -> bool {
+    matches!(error.cause(), Cause::Volume(lanefs::Error::NoSpace))
 }
 
 /// Makes the file durable. Closes meanwhile what was read: the memory of large copies is freed.
@@ -216,6 +226,12 @@ fn flush(device: &dyn BlockDevice, read: Option<Source>) -> lanefs::Result<()> {
         let _ = std::thread::Builder::new().name("close".into()).spawn_scoped(scope, || drop(read));
         Ok(device.flush()?)
     })
+}
+
+/// Returns about how many bytes of a disk the volume takes, at most.
+fn bytes_of(survey: &Survey, volume: &Options) -> u64 {
+    let blocks = survey.blocks.saturating_add(survey.blocks / 16).saturating_add(256);
+    blocks.saturating_mul(volume.block_size.unwrap_or(4096).into())
 }
 
 /// Finds out what a source takes of a volume of these options; `None` if it can be read only once,

@@ -62,7 +62,7 @@ impl Scratch {
         let file_guard = Removed((!removed).then_some(path));
         let device = Arc::new(Volatile::new(Arc::new(file)));
         mkfs::format(&*device, &of_scratch(options, size)?)?;
-        let opened = OpenOptions::new().write(true).threads(false).cache_bytes(CACHE);
+        let opened = OpenOptions::new().write(true).mmp(false).threads(false).cache_bytes(CACHE);
         let volume = opened.open_device(device.clone())?;
         Ok(Self { volume, device, _file: file_guard })
     }

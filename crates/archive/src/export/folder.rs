@@ -12,7 +12,7 @@
 //! - Attributes are set on the inode that the export made and has held open since.
 
 use super::ExportOptions;
-use super::tree::{Found, Tree, data_ranges, member_of};
+use super::tree::{Tree, TreeEntry, data_ranges, member_of};
 use crate::event::{Tell, tell};
 use crate::host::{self, Folder, Identity, Object, c_name};
 use crate::member::{Kind, Member, Ranges};
@@ -30,14 +30,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Bytes that a thread holds of a file.
 const PIECE: usize = 1 << 20;
-/// Names in a job, and jobs that wait.
-const JOB_NAMES: usize = 32;
-const JOBS: usize = 16;
+/// Names in a batch, and batches that wait.
+const BATCH_NAMES: usize = 32;
+const BATCHES: usize = 16;
 /// Threads that write files, at most.
 const WRITERS: usize = 4;
 
 /// Names of one directory, none of them directories.
-struct Job {
+struct NameBatch {
     from: Dir,
     into: Arc<Folder>,
     place: DirId,
@@ -132,7 +132,7 @@ pub(super) fn write(
     };
     let writers = std::thread::available_parallelism().map_or(2, |n| n.get()).clamp(1, WRITERS);
     let (made, places) = std::thread::scope(|scope| {
-        let (jobs, queue) = sync_channel(JOBS);
+        let (batches, queue) = sync_channel(BATCHES);
         let queue = Arc::new(Mutex::new(queue));
         for _ in 0..writers {
             let (shared, queue) = (&shared, Arc::clone(&queue));
@@ -141,7 +141,7 @@ pub(super) fn write(
         drop(queue);
         let identity = folder.object().identity().map_err(failed)?;
         let made = vec![Made { identity, member: None }];
-        Walker { shared: &shared, root: &folder, here: (0, folder.clone()), made }.walk(root, &jobs)
+        Walker { shared: &shared, root: &folder, here: (0, folder.clone()), made }.walk(root, &batches)
     })?;
     if shared.ended.get().is_some() {
         return shared.ended.into_inner().map_or(Ok(()), Err);
@@ -181,13 +181,13 @@ struct Walker<'a, 'b> {
 impl Walker<'_, '_> {
     /// Makes all directories and hands everything else out. Returns the directories, to be
     /// finished.
-    fn walk(mut self, root: Dir, jobs: &SyncSender<Job>) -> Result<(Vec<Made>, Places), Error> {
+    fn walk(mut self, root: Dir, batches: &SyncSender<NameBatch>) -> Result<(Vec<Made>, Places), Error> {
         match member_of(&root, "".as_ref(), b"", self.shared.options) {
             Ok(member) => self.made[0].member = Some(member),
             Err(e) => self.shared.skip(b"", e),
         }
         let mut walk = Tree::new(self.shared.base, root)?;
-        let mut job: Option<Job> = None;
+        let mut batch: Option<NameBatch> = None;
         while self.shared.ended.get().is_none()
             && let Some(step) = walk.next()
         {
@@ -200,8 +200,8 @@ impl Walker<'_, '_> {
             };
             match self.enter(&step) {
                 Ok(Some((dir, made, into))) => {
-                    // A file of the directory above keeps its place in a job of that directory.
-                    send(jobs, job.take());
+                    // A file of the directory above keeps its place in a batch of that directory.
+                    send(batches, batch.take());
                     let name = step.name;
                     let (place, entered) = walk.enter(dir, &name);
                     self.made.push(made);
@@ -210,24 +210,25 @@ impl Walker<'_, '_> {
                     self.shared.tell(entered.err().map(Event::Skipped));
                 }
                 Ok(None) => {
-                    if job.as_ref().is_none_or(|j| j.place != step.place || j.names.len() >= JOB_NAMES) {
-                        send(jobs, job.take());
+                    if batch.as_ref().is_none_or(|j| j.place != step.place || j.names.len() >= BATCH_NAMES) {
+                        send(batches, batch.take());
                     }
                     let (from, place) = (step.dir.clone(), step.place);
                     let (dir_path, into) = (step.dir_path, self.here.1.clone());
-                    let begin = || Job { from, into, place, dir_path: dir_path.to_vec(), names: Vec::new() };
-                    job.get_or_insert_with(begin).names.push(step.name);
+                    let begin =
+                        || NameBatch { from, into, place, dir_path: dir_path.to_vec(), names: Vec::new() };
+                    batch.get_or_insert_with(begin).names.push(step.name);
                 }
                 Err(e) => self.shared.skip(&step.path(), e),
             }
         }
-        send(jobs, job);
+        send(batches, batch);
         Ok((self.made, walk.into_places()))
     }
 
     /// Makes the directory of a step; `None` if it is none. The folder that the step is in is
     /// `here` after this.
-    fn enter(&mut self, step: &Found<'_>) -> Result<Option<(Dir, Made, Arc<Folder>)>, Cause> {
+    fn enter(&mut self, step: &TreeEntry<'_>) -> Result<Option<(Dir, Made, Arc<Folder>)>, Cause> {
         if self.here.0 != step.place {
             let path = step.places.path(step.place);
             let folder = self.root.beneath_as(&path, self.made[step.place].identity)?;
@@ -251,9 +252,9 @@ impl Walker<'_, '_> {
     }
 }
 
-fn send(jobs: &SyncSender<Job>, job: Option<Job>) {
+fn send(batches: &SyncSender<NameBatch>, batch: Option<NameBatch>) {
     // The workers end only after this sender.
-    let _ = job.map(|job| jobs.send(job));
+    let _ = batch.map(|batch| batches.send(batch));
 }
 
 /// Removes the default ACL of a folder that was there already: new entries have attributes of their
@@ -262,42 +263,42 @@ fn drop_default_acl(dir: &Folder) -> host::Result {
     dir.object().remove_xattr(OsStr::new("system.posix_acl_default"))
 }
 
-fn work(shared: &Shared<'_>, queue: &Mutex<Receiver<Job>>) {
+fn work(shared: &Shared<'_>, queue: &Mutex<Receiver<NameBatch>>) {
     let mut buf = vec![0; PIECE];
     loop {
-        let job = lock(queue).recv();
-        let Ok(job) = job else { return };
+        let batch = lock(queue).recv();
+        let Ok(batch) = batch else { return };
         let mut bytes = 0;
-        for name in &job.names {
+        for name in &batch.names {
             if shared.ended.get().is_some() {
                 break;
             }
-            match one(shared, &job, name, &mut buf) {
+            match one(shared, &batch, name, &mut buf) {
                 Ok(n) => bytes += n,
-                Err(e) => shared.skip(&joined(&job.dir_path, name.as_bytes()), e),
+                Err(e) => shared.skip(&joined(&batch.dir_path, name.as_bytes()), e),
             }
         }
-        shared.tell([Event::Data(bytes)].into_iter().chain(job.names.iter().map(|_| Event::Entry)));
+        shared.tell([Event::Data(bytes)].into_iter().chain(batch.names.iter().map(|_| Event::Entry)));
     }
 }
 
 /// Makes one name that is no directory; how many bytes of data it had.
-fn one(shared: &Shared<'_>, job: &Job, name: &OsString, buf: &mut [u8]) -> Result<u64, Cause> {
-    let meta = job.from.symlink_metadata(name)?;
+fn one(shared: &Shared<'_>, batch: &NameBatch, name: &OsString, buf: &mut [u8]) -> Result<u64, Cause> {
+    let meta = batch.from.symlink_metadata(name)?;
     let linked = meta.nlink() > 1;
     if linked {
         let mut firsts = lock(&shared.firsts);
         if firsts.contains_key(&meta.ino()) {
-            let link = Link { ino: meta.ino(), place: job.place, name: name.clone() };
+            let link = Link { ino: meta.ino(), place: batch.place, name: name.clone() };
             lock(&shared.links).push(link);
             return Ok(0);
         }
-        let first = First { place: job.place, name: name.clone(), made: None };
+        let first = First { place: batch.place, name: name.clone(), made: None };
         firsts.insert(meta.ino(), first);
     }
-    let path = joined(&job.dir_path, name.as_bytes());
-    let member = member_of(&job.from, name, b"", shared.options)?;
-    let (object, bytes) = make(job, name, &member, (shared.options.sparse, buf))?;
+    let path = joined(&batch.dir_path, name.as_bytes());
+    let member = member_of(&batch.from, name, b"", shared.options)?;
+    let (object, bytes) = make(batch, name, &member, (shared.options.sparse, buf))?;
     finish(shared, &object, &member, &path)?;
     if linked && let Some(first) = lock(&shared.firsts).get_mut(&meta.ino()) {
         first.made = Some(object.identity()?);
@@ -307,17 +308,17 @@ fn one(shared: &Shared<'_>, job: &Job, name: &OsString, buf: &mut [u8]) -> Resul
 
 /// Makes what a name leads to, with its data; how many bytes of data it had.
 fn make(
-    job: &Job,
+    batch: &NameBatch,
     name: &OsString,
     member: &Member,
     (sparse, buf): (bool, &mut [u8]),
 ) -> Result<(Object, u64), Cause> {
-    let (into, c_name) = (&*job.into, c_name(name)?);
+    let (into, c_name) = (&*batch.into, c_name(name)?);
     let node = |kind: FileType, device| into.mknod(&c_name, kind.as_raw_mode() | 0o600, device);
     let object = match &member.kind {
         Kind::File { size, .. } => {
             let object = into.create(&c_name, 0o600)?;
-            let source = job.from.open_file(name)?;
+            let source = batch.from.open_file(name)?;
             let bytes = copy(&source, &object, data_ranges(&source, *size, sparse)?, *size, buf)?;
             return Ok((object, bytes));
         }

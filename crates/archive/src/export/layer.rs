@@ -6,7 +6,7 @@
 
 use super::ExportOptions;
 use super::tar::{Reader, archive};
-use super::tree::Found;
+use super::tree::TreeEntry;
 use crate::compress::Packer;
 use crate::diff::DiffOptions;
 use crate::diff::compare::{Links, attributes, content};
@@ -15,7 +15,7 @@ use crate::event::Tell;
 use crate::image::Digest;
 use crate::member::{Kind, Member};
 use crate::path::is_lost_found;
-use crate::pipe::{Gone, Piece};
+use crate::pipe::{Gone, PipeItem};
 use crate::places::{DirId, joined};
 use crate::{Action, Cause, Compression, Error, Place};
 use lanefs::{Dir, FileType, Node, Timestamp};
@@ -109,7 +109,7 @@ impl Difference<'_> {
         let walk = || Merge::new([*old_base, tree.base], [old.clone(), tree.root.clone()]);
         let (first, second) = match (walk(), walk()) {
             (Ok(first), Ok(second)) => (first, second),
-            (Err(error), _) | (_, Err(error)) => return self.reader.out.push(Piece::Failed(error)),
+            (Err(error), _) | (_, Err(error)) => return self.reader.out.push(PipeItem::Failed(error)),
         };
         let changed = self.changed_groups(first)?;
         self.reader.dir(&tree.root, b"")?;
@@ -218,7 +218,7 @@ impl Difference<'_> {
     fn skipped(&mut self, pass: Pass, error: Error) -> Result<(), Gone> {
         match pass {
             Pass::Compare => Ok(()),
-            Pass::Send => self.reader.out.push(Piece::Skipped(error)),
+            Pass::Send => self.reader.out.push(PipeItem::Skipped(error)),
         }
     }
 
@@ -232,7 +232,7 @@ impl Difference<'_> {
         if !files {
             return Ok(Ok(false));
         }
-        let compared = content(old, new, links, |bytes| self.reader.out.push(Piece::Checked(bytes)))?;
+        let compared = content(old, new, links, |bytes| self.reader.out.push(PipeItem::Checked(bytes)))?;
         Ok(compared.map(|differs| differs.is_some()))
     }
 
@@ -241,7 +241,7 @@ impl Difference<'_> {
         let Some(dir) = &pair.level.dirs[1] else { return Ok(Ok(false)) };
         self.send_above(pair)?;
         let (name, place) = (pair.name.clone(), pair.level.place);
-        let found = Found { dir, name, place, dir_path: pair.dir_path, places: pair.places };
+        let found = TreeEntry { dir, name, place, dir_path: pair.dir_path, places: pair.places };
         Ok(self.reader.name(&found)?.map(|_| true))
     }
 
@@ -281,7 +281,7 @@ impl Difference<'_> {
         let kind = Kind::File { size: 0, data: Vec::new() };
         let mtime = Timestamp::default();
         let member = Member { path, kind, mode: 0, uid: 0, gid: 0, mtime, xattrs: Vec::new() };
-        self.reader.out.push(Piece::Member(member))
+        self.reader.out.push(PipeItem::Member(member))
     }
 }
 

@@ -1,11 +1,11 @@
 //! A tar stream as the target of an export.
 
 use super::ExportOptions;
-use super::tree::{Found, Tree, data_ranges, member_of};
+use super::tree::{Tree, TreeEntry, data_ranges, member_of};
 use crate::compress::Packer;
 use crate::event::{Tell, tell};
 use crate::member::{Kind, Member};
-use crate::pipe::{Gone, Outlet, PIECE, Piece, pipe};
+use crate::pipe::{Gone, Outlet, PIECE, PipeItem, pipe};
 use crate::places::DirId;
 use crate::tarball::{TarError, TarWriter};
 use crate::{Action, Cause, Compression, Error, Event, Place};
@@ -51,26 +51,26 @@ pub(super) fn archive<W: Write>(
     let mut tell = |event| tell(events, event, Action::Export, base);
     let mut tar = TarWriter::new(stream);
     std::thread::scope(|scope| {
-        let (out, pieces) = pipe();
+        let (out, items) = pipe();
         scope.spawn(move || read(out));
-        for piece in pieces.flatten() {
-            match piece {
-                Piece::Member(member) => {
+        for item in items.flatten() {
+            match item {
+                PipeItem::Member(member) => {
                     tell(Event::Entry)?;
                     if !tar.member(&member).map_err(failed)? {
                         let place = Place::in_volume(base, &member.path);
                         tell(Event::Skipped(Error::new(Action::Export, place, Cause::Socket)))?;
                     }
                 }
-                Piece::Data { bytes, .. } => {
+                PipeItem::Data { bytes, .. } => {
                     tell(Event::Data(bytes.len() as u64))?;
                     tar.data(&bytes).map_err(failed)?;
                 }
-                Piece::Skipped(error) => tell(Event::Skipped(error))?,
-                Piece::Checked(bytes) => tell(Event::Checked(bytes))?,
-                Piece::Failed(error) => return Err(error),
+                PipeItem::Skipped(error) => tell(Event::Skipped(error))?,
+                PipeItem::Checked(bytes) => tell(Event::Checked(bytes))?,
+                PipeItem::Failed(error) => return Err(error),
                 // A volume is sent without them.
-                Piece::Layer(_) | Piece::Unread { .. } => {}
+                PipeItem::Layer(_) | PipeItem::Unread { .. } => {}
             }
         }
         tar.finish().map_err(failed)
@@ -100,25 +100,25 @@ impl<'a> Reader<'a> {
     /// Leaves a name out.
     pub(super) fn skip(&mut self, path: &[u8], cause: impl Into<Cause>) -> Result<(), Gone> {
         let place = Place::in_volume(self.base, path);
-        self.out.push(Piece::Skipped(Error::new(Action::Export, place, cause)))
+        self.out.push(PipeItem::Skipped(Error::new(Action::Export, place, cause)))
     }
 
     /// Sends everything of `root` that `wanted` wants.
     pub(super) fn tree(
         &mut self,
         root: Dir,
-        wanted: impl Fn(&Found<'_>) -> Result<bool, Cause>,
+        wanted: impl Fn(&TreeEntry<'_>) -> Result<bool, Cause>,
     ) -> Result<(), Gone> {
         self.dir(&root, b"")?;
         let mut walk = match Tree::new(self.base, root) {
             Ok(walk) => walk,
-            Err(error) => return self.out.push(Piece::Failed(error)),
+            Err(error) => return self.out.push(PipeItem::Failed(error)),
         };
         while let Some(step) = walk.next() {
             let step = match step {
                 Ok(step) => step,
                 Err(error) => {
-                    self.out.push(Piece::Skipped(error))?;
+                    self.out.push(PipeItem::Skipped(error))?;
                     continue;
                 }
             };
@@ -132,7 +132,7 @@ impl<'a> Reader<'a> {
                 Ok(Some(dir)) => {
                     let name = step.name;
                     if let (_, Err(error)) = walk.enter(dir, &name) {
-                        self.out.push(Piece::Skipped(error))?;
+                        self.out.push(PipeItem::Skipped(error))?;
                     }
                 }
                 Err(e) => self.skip(&step.path(), e)?,
@@ -144,13 +144,13 @@ impl<'a> Reader<'a> {
     /// Sends a directory itself.
     pub(super) fn dir(&mut self, dir: &Dir, path: &[u8]) -> Result<(), Gone> {
         match member_of(dir, "".as_ref(), path, self.options) {
-            Ok(member) => self.out.push(Piece::Member(member)),
+            Ok(member) => self.out.push(PipeItem::Member(member)),
             Err(e) => self.skip(path, e),
         }
     }
 
     /// Sends one name; returns a directory to go down into.
-    pub(super) fn name(&mut self, step: &Found<'_>) -> Result<Result<Option<Dir>, Cause>, Gone> {
+    pub(super) fn name(&mut self, step: &TreeEntry<'_>) -> Result<Result<Option<Dir>, Cause>, Gone> {
         let found = (|| -> Result<_, Cause> {
             let meta = step.dir.symlink_metadata(&step.name)?;
             let mut member = member_of(step.dir, &step.name, &step.path(), self.options)?;
@@ -181,7 +181,7 @@ impl<'a> Reader<'a> {
             Ok(found) => found,
             Err(e) => return Ok(Err(e)),
         };
-        self.out.push(Piece::Member(member.clone()))?;
+        self.out.push(PipeItem::Member(member.clone()))?;
         if let Some(file) = file {
             self.data(&file, &member)?;
         }
@@ -210,7 +210,7 @@ impl<'a> Reader<'a> {
                 }
                 let offset = at;
                 at += bytes.len() as u64;
-                self.out.push(Piece::Data { offset, bytes })?;
+                self.out.push(PipeItem::Data { offset, bytes })?;
             }
         }
         Ok(())

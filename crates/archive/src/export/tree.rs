@@ -18,7 +18,7 @@ pub(super) struct Tree<'a> {
 }
 
 /// A name and where it is.
-pub(super) struct Found<'a> {
+pub(super) struct TreeEntry<'a> {
     pub(super) dir: &'a Dir,
     pub(super) name: OsString,
     /// Its directory.
@@ -27,7 +27,7 @@ pub(super) struct Found<'a> {
     pub(super) places: &'a Places,
 }
 
-impl Found<'_> {
+impl TreeEntry<'_> {
     /// Returns the path from the start of the walk.
     pub(super) fn path(&self) -> Vec<u8> {
         joined(self.dir_path, self.name.as_encoded_bytes())
@@ -69,7 +69,7 @@ impl<'a> Tree<'a> {
     }
 
     /// Returns the next name.
-    pub(super) fn next(&mut self) -> Option<Result<Found<'_>, Error>> {
+    pub(super) fn next(&mut self) -> Option<Result<TreeEntry<'_>, Error>> {
         let name = loop {
             match self.walk.next()? {
                 Step::Name { name, .. } => break name,
@@ -82,7 +82,7 @@ impl<'a> Tree<'a> {
         }
         let (dir, place) = self.walk.dir()?;
         let (dir_path, places) = (self.walk.path(), &self.places);
-        Some(Ok(Found { dir, name, place: *place, dir_path, places }))
+        Some(Ok(TreeEntry { dir, name, place: *place, dir_path, places }))
     }
 
     /// Ends the walk; the directories that it met.

@@ -119,7 +119,8 @@ impl Folder {
     /// Makes a file, in place of the entry that has the name now.
     ///
     /// # Errors
-    /// [`Error::Protected`]: that entry may not be overwritten. Those of openat(2) and unlinkat(2).
+    /// [`Error::Protected`]: that entry may not be overwritten. The errors of openat(2) and
+    /// unlinkat(2).
     pub fn create(&self, name: &CStr, mode: u32) -> Result<Object> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(mode & 0o777);
@@ -132,8 +133,8 @@ impl Folder {
     /// user.
     ///
     /// # Errors
-    /// [`Error::Protected`]: the entry may not be overwritten. Those of openat(2), ftruncate(2) and
-    /// unlinkat(2).
+    /// [`Error::Protected`]: the entry may not be overwritten. The errors of openat(2),
+    /// ftruncate(2) and unlinkat(2).
     pub fn create_or_empty(&self, name: &CStr, mode: u32, keep: bool) -> Result<Object> {
         let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         if let Ok(fd) = fs::openat(&self.object, name, flags, Mode::empty()) {
@@ -162,7 +163,7 @@ impl Folder {
     ///
     /// # Errors
     /// [`Error::Protected`]: that entry may not be overwritten. [`Error::Replaced`]: another
-    /// process has replaced the link. Those of symlinkat(2) and unlinkat(2).
+    /// process has replaced the link. The errors of symlinkat(2) and unlinkat(2).
     pub fn symlink(&self, target: &CStr, name: &CStr) -> Result<Object> {
         self.afresh(name, || fs::symlinkat(target, &self.object, name))?;
         self.just_made(name, FileType::Symlink, (0, 0))
@@ -173,7 +174,7 @@ impl Folder {
     ///
     /// # Errors
     /// [`Error::Protected`]: that entry may not be overwritten. [`Error::Replaced`]: another
-    /// process has replaced the new one. Those of mknodat(2) and unlinkat(2).
+    /// process has replaced the new one. The errors of mknodat(2) and unlinkat(2).
     pub fn mknod(&self, name: &CStr, mode: u32, device: (u32, u32)) -> Result<Object> {
         let kind = FileType::from_raw_mode(mode);
         let mode = Mode::from_raw_mode(mode & 0o777);
@@ -185,7 +186,8 @@ impl Folder {
     /// Gives an inode another name here, in place of the entry that has the name now.
     ///
     /// # Errors
-    /// [`Error::Protected`]: that entry may not be overwritten. Those of linkat(2) and unlinkat(2).
+    /// [`Error::Protected`]: that entry may not be overwritten. The errors of linkat(2) and
+    /// unlinkat(2).
     pub fn link(&self, object: &Object, name: &CStr) -> Result {
         let from = object.proc_path();
         self.afresh(name, || fs::linkat(CWD, from.as_str(), &self.object, name, AtFlags::SYMLINK_FOLLOW))
@@ -207,7 +209,7 @@ impl Folder {
         Ok(fs::unlinkat(&self.object, name, AtFlags::REMOVEDIR)?)
     }
 
-    /// Renames; both names may be in one directory. `exchange`: they change places.
+    /// Renames an entry; both names may be in one directory. With `exchange` they change places.
     ///
     /// # Errors
     /// The errors of renameat2(2).
@@ -219,7 +221,7 @@ impl Folder {
     /// Removes a name that is to be overwritten.
     ///
     /// # Errors
-    /// [`Error::Protected`]: it may not be. Those of unlinkat(2).
+    /// [`Error::Protected`]: it may not be. The errors of unlinkat(2).
     pub fn displace(&self, name: &CStr) -> Result {
         let object = self.find(name)?;
         // A device file is gone with its name, and what the device holds is not.

@@ -56,7 +56,8 @@ impl Object {
     /// Checks that it is the inode `identity`.
     ///
     /// # Errors
-    /// [`Error::Replaced`]: it is another, which has taken the name. Those of fstat(2).
+    /// [`Error::Replaced`]: it is another inode, which has taken the name. The errors of
+    /// fstat(2).
     pub fn must_be(&self, identity: Identity) -> Result {
         if self.identity()? == identity {
             return Ok(());
@@ -127,7 +128,8 @@ impl Object {
     /// Sets the owner; `None` leaves user or group as it is.
     ///
     /// # Errors
-    /// [`Error::Owner`]: no file can be given to that user or group. Those of chown(2).
+    /// [`Error::Owner`]: no file can be given to that user or group. The errors of
+    /// chown(2).
     pub fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Result {
         check_owner(uid, gid)?;
         let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));

@@ -10,12 +10,12 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 /// Pieces that are decoded and not read yet, at most.
 const AHEAD: usize = 3;
 
-type Piece = io::Result<Vec<u8>>;
+type Decoded = io::Result<Vec<u8>>;
 
 /// The reader's end.
 pub(crate) struct ArchiveStream<'a> {
     /// Closed behind the last piece.
-    pieces: Receiver<Piece>,
+    pieces: Receiver<Decoded>,
     /// Takes the memory of pieces that were read.
     spent: Sender<Vec<u8>>,
     hasher: Option<Hasher>,
@@ -105,7 +105,7 @@ impl BufRead for ArchiveStream<'_> {
 }
 
 /// Sends what a decoder gives, until its end, an error, or until nobody takes it.
-fn decode(mut decoder: impl Read, full: &SyncSender<Piece>, empty: &Receiver<Vec<u8>>) {
+fn decode(mut decoder: impl Read, full: &SyncSender<Decoded>, empty: &Receiver<Vec<u8>>) {
     loop {
         let mut piece = empty.try_recv().unwrap_or_default();
         piece.resize(UNPACKED, 0);

@@ -37,6 +37,9 @@ pub(crate) enum Blob {
     File(PathBuf),
     /// A range of a file: where it begins, and its length.
     Range(Arc<File>, u64, u64),
+    /// What a compressed layer unpacks to, and its length. It is an archive, even if the name of
+    /// its first member looks like the head of a compressed one.
+    Unpacked(Arc<File>, u64),
 }
 
 impl Blob {
@@ -46,7 +49,7 @@ impl Blob {
         use std::os::unix::fs::MetadataExt;
         let own = match self {
             Self::File(path) => path.metadata(),
-            Self::Range(file, ..) => file.metadata(),
+            Self::Range(file, ..) | Self::Unpacked(file, _) => file.metadata(),
         };
         let identity = |meta: io::Result<Metadata>| meta.ok().map(|meta| (meta.dev(), meta.ino()));
         identity(own).is_some_and(|own| identity(path.metadata()) == Some(own))
@@ -60,11 +63,12 @@ impl Blob {
     }
 
     pub(crate) fn open(&self) -> io::Result<Box<dyn Read + Send>> {
+        let range =
+            |file, at: u64, len| RangeReader { file: Arc::clone(file), at, end: at.saturating_add(len) };
         Ok(match self {
             Self::File(path) => Box::new(File::open(path)?),
-            Self::Range(file, at, len) => {
-                Box::new(RangeReader { file: Arc::clone(file), at: *at, end: at.saturating_add(*len) })
-            }
+            Self::Range(file, at, len) => Box::new(range(file, *at, *len)),
+            Self::Unpacked(file, len) => Box::new(range(file, 0, *len)),
         })
     }
 }
@@ -108,7 +112,7 @@ impl Layer {
     pub(crate) fn is_repeatable(&self) -> bool {
         match &self.blob {
             Blob::File(path) => path.metadata().is_ok_and(|found| found.is_file()),
-            Blob::Range(..) => true,
+            Blob::Range(..) | Blob::Unpacked(..) => true,
         }
     }
 
@@ -128,6 +132,9 @@ impl Layer {
                 PlainArchive { file: Arc::new(file), at: 0, len }
             }
             Blob::Range(file, at, len) => PlainArchive { file: Arc::clone(file), at: *at, len: *len },
+            Blob::Unpacked(file, len) => {
+                return Ok(Some(PlainArchive { file: Arc::clone(file), at: 0, len: *len }));
+            }
         };
         let mut head = [0; 8];
         let want = archive.len.min(8) as usize;
@@ -139,6 +146,9 @@ impl Layer {
     /// Opens the archive, unpacked. Returns too whether it is compressed.
     pub(crate) fn unpacked(&self) -> Result<(Box<dyn BufRead + Send>, bool), Error> {
         let stream = self.blob.open().map_err(|e| self.failed(Action::Open, e))?;
+        if matches!(self.blob, Blob::Unpacked(..)) {
+            return Ok((Box::new(BufReader::with_capacity(READ_AHEAD, stream)), false));
+        }
         let opened = compress::unpacked(BufReader::with_capacity(READ_AHEAD, stream));
         opened.map_err(|e| self.failed(Action::Read, e))
     }

@@ -1,21 +1,23 @@
 //! What layers unpack to, kept by the first pass of a build for the second.
 //!
 //! A copy lies in a file without a name, in the folder of the volume that is built. A layer that is
-//! not compressed needs none. Where the copies become too many bytes, or would take the space that
-//! the volume needs, a layer has none, and the second pass unpacks it again.
+//! not compressed needs none. Where the copies become too many files or bytes, or would take the
+//! space that the volume needs, a layer has none, and the second pass unpacks it again.
 
 use super::blob::{Blob, Expected, Layer};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes of all copies together.
 const MOST: u64 = 4 << 30;
+/// Copies, each of which is an open file. Docker makes no image of more layers.
+const MOST_FILES: usize = 128;
 /// Bytes of a copy after which the space of the disk is looked at again.
-const LOOK: u64 = 16 << 20;
+const LOOK: u64 = 1 << 20;
 
 /// The copies of a build.
 #[derive(Debug)]
@@ -23,6 +25,8 @@ pub(crate) struct Copies {
     folder: PathBuf,
     /// Bytes of all copies, those that are being made too.
     taken: AtomicU64,
+    /// Copies that were begun and not given up.
+    files: AtomicUsize,
     /// By the number of the layer.
     made: Mutex<HashMap<usize, Blob>>,
 }
@@ -32,12 +36,30 @@ impl Copies {
     pub(crate) fn beside(target: &Path) -> Self {
         let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new(".")).to_owned();
-        Self { folder, taken: AtomicU64::new(0), made: Mutex::default() }
+        Self { folder, taken: AtomicU64::new(0), files: AtomicUsize::new(0), made: Mutex::default() }
     }
 
     /// Begins the copy of a layer.
     pub(crate) fn begin(&self, layer: usize) -> LayerCopy<'_> {
-        LayerCopy { copies: self, layer, file: tempfile::tempfile_in(&self.folder).ok(), len: 0 }
+        let more = |files| (files < MOST_FILES).then_some(files + 1);
+        let may = self.files.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
+        let file = may.then(|| tempfile::tempfile_in(&self.folder).ok()).flatten();
+        if may && file.is_none() {
+            self.files.fetch_sub(1, Ordering::Relaxed);
+        }
+        LayerCopy { copies: self, layer, file, len: 0 }
+    }
+
+    /// Returns whether the disk has `bytes` more beside the copies.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn leave_room_for(&self, bytes: u64) -> bool {
+        rustix::fs::statvfs(&self.folder)
+            .is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) >= bytes)
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn leave_room_for(&self, _bytes: u64) -> bool {
+        true
     }
 
     /// Returns the same layers, each read from its copy if it has one.
@@ -79,12 +101,13 @@ impl LayerCopy<'_> {
     pub(crate) fn finish(mut self) {
         let Some(file) = self.file.take() else { return };
         let mut made = self.copies.made.lock().unwrap_or_else(PoisonError::into_inner);
-        made.insert(self.layer, Blob::Range(Arc::new(file), 0, self.len));
+        made.insert(self.layer, Blob::Unpacked(Arc::new(file), self.len));
     }
 
     fn give_up(&mut self) {
         if self.file.take().is_some() {
             self.copies.taken.fetch_sub(self.len, Ordering::Relaxed);
+            self.copies.files.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use super::blob::Layer;
 use crate::member::Member;
-use crate::pipe::{Outlet, Piece};
+use crate::pipe::{Outlet, PipeItem};
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -18,12 +18,12 @@ const GATHERED: usize = 128;
 const GATHERED_BYTES: usize = 1 << 20;
 
 pub(super) struct InOrder<'a> {
-    state: Mutex<State<'a>>,
+    state: Mutex<LayerTurns<'a>>,
     /// The turn has changed, or all has ended.
     turned: Condvar,
 }
 
-struct State<'a> {
+struct LayerTurns<'a> {
     out: &'a mut Outlet,
     turn: usize,
     ended: bool,
@@ -35,7 +35,7 @@ struct State<'a> {
 /// What was read of a layer before its turn.
 #[derive(Default)]
 struct Waiting {
-    pieces: Vec<Piece>,
+    items: Vec<PipeItem>,
     bytes: usize,
     /// The layer was read to its end.
     done: bool,
@@ -44,8 +44,8 @@ struct Waiting {
 impl<'a> InOrder<'a> {
     pub(super) fn new(layers: &[Layer], out: &'a mut Outlet) -> Self {
         let waiting = Layer::labels(layers)
-            .map(|label| Waiting { pieces: vec![Piece::Layer(label)], ..Waiting::default() });
-        let state = State { out, turn: 0, ended: false, waiting: waiting.collect(), bytes: 0 };
+            .map(|label| Waiting { items: vec![PipeItem::Layer(label)], ..Waiting::default() });
+        let state = LayerTurns { out, turn: 0, ended: false, waiting: waiting.collect(), bytes: 0 };
         Self { state: Mutex::new(state), turned: Condvar::new() }
     }
 
@@ -56,7 +56,7 @@ impl<'a> InOrder<'a> {
 
     /// Sends that so many more bytes were checked.
     pub(super) fn checked(&self, bytes: u64) -> io::Result<()> {
-        self.lock().send([Piece::Checked(bytes)])
+        self.lock().send([PipeItem::Checked(bytes)])
     }
 
     /// Ends the work of all threads.
@@ -65,12 +65,12 @@ impl<'a> InOrder<'a> {
         self.turned.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<'a>> {
+    fn lock(&self) -> MutexGuard<'_, LayerTurns<'a>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until `ready` says so of the state.
-    fn wait(&self, ready: impl Fn(&State<'_>) -> bool) -> io::Result<MutexGuard<'_, State<'a>>> {
+    fn wait(&self, ready: impl Fn(&LayerTurns<'_>) -> bool) -> io::Result<MutexGuard<'_, LayerTurns<'a>>> {
         let mut state = self.lock();
         while !state.ended && !ready(&state) {
             state = self.turned.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -83,16 +83,16 @@ fn ended() -> io::Error {
     io::Error::other("the work has ended")
 }
 
-impl State<'_> {
+impl LayerTurns<'_> {
     /// Takes what waits of a layer.
-    fn take(&mut self, at: usize) -> Vec<Piece> {
-        let Waiting { pieces, bytes, .. } = &mut self.waiting[at];
+    fn take(&mut self, at: usize) -> Vec<PipeItem> {
+        let Waiting { items, bytes, .. } = &mut self.waiting[at];
         self.bytes -= std::mem::take(bytes);
-        std::mem::take(pieces)
+        std::mem::take(items)
     }
 
-    fn send(&mut self, pieces: impl IntoIterator<Item = Piece>) -> io::Result<()> {
-        let sent = pieces.into_iter().try_for_each(|piece| self.out.push(piece));
+    fn send(&mut self, items: impl IntoIterator<Item = PipeItem>) -> io::Result<()> {
+        let sent = items.into_iter().try_for_each(|item| self.out.push(item));
         self.ended |= sent.is_err();
         sent.map_err(|_| ended())
     }
@@ -102,7 +102,7 @@ impl State<'_> {
 pub(super) struct OneLayer<'o, 'a> {
     all: &'o InOrder<'a>,
     at: usize,
-    gathered: Vec<Piece>,
+    gathered: Vec<PipeItem>,
     /// Bytes of what was gathered.
     bytes: usize,
 }
@@ -114,9 +114,9 @@ impl OneLayer<'_, '_> {
     }
 
     pub(super) fn member(&mut self, member: Member) -> io::Result<()> {
-        let piece = Piece::of(member);
-        self.bytes += size_of::<Piece>() + piece.memory();
-        self.gathered.push(piece);
+        let item = PipeItem::of(member);
+        self.bytes += size_of::<PipeItem>() + item.memory();
+        self.gathered.push(item);
         let few = self.gathered.len() < GATHERED && self.bytes < GATHERED_BYTES;
         if few { Ok(()) } else { self.pass_on() }
     }
@@ -124,16 +124,16 @@ impl OneLayer<'_, '_> {
     fn pass_on(&mut self) -> io::Result<()> {
         let (at, bytes) = (self.at, std::mem::take(&mut self.bytes));
         let mut state = self.all.wait(|state| state.turn == at || state.bytes + bytes <= WAITING_MAX)?;
-        let pieces = std::mem::take(&mut self.gathered);
+        let items = std::mem::take(&mut self.gathered);
         if state.turn == at {
             let waiting = state.take(at);
             self.all.turned.notify_all();
-            return state.send(waiting.into_iter().chain(pieces));
+            return state.send(waiting.into_iter().chain(items));
         }
         state.bytes += bytes;
         let waiting = &mut state.waiting[at];
         waiting.bytes += bytes;
-        waiting.pieces.extend(pieces);
+        waiting.items.extend(items);
         Ok(())
     }
 

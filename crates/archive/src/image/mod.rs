@@ -16,6 +16,7 @@ mod copies;
 mod digest;
 mod documents;
 mod error;
+mod file_state;
 mod in_order;
 mod plain;
 mod platform;
@@ -27,11 +28,12 @@ pub use choose::ImageChoice;
 pub(crate) use copies::Copies;
 pub(crate) use digest::Digest;
 pub use error::{ImageError, Text};
+pub(crate) use file_state::FileState;
 pub(crate) use plain::PlainArchive;
 pub use platform::{Platform, PlatformError};
 
 use crate::limit::Limit;
-use crate::pipe::{Gone, Outlet, Piece};
+use crate::pipe::{Gone, Outlet, PipeItem};
 use crate::{Action, Cause, Error, Place};
 use check::Takers;
 use in_order::InOrder;
@@ -89,5 +91,5 @@ pub(crate) fn check_and_send(
     let takers = Takers { members: &order, copies };
     let checked = check::check(layers, &Limit::new(max_size), Some(takers), tell);
     drop(order);
-    checked.or_else(|e| out.push(Piece::Failed(e)))
+    checked.or_else(|e| out.push(PipeItem::Failed(e)))
 }

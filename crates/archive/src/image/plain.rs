@@ -40,9 +40,7 @@ impl PlainArchive {
         let mut counted = 0;
         while let Some(member) = tar.next()? {
             let data = tar.at();
-            tar.pass_over(|stream, by| {
-                stream.seek_relative(i64::try_from(by).map_err(io::Error::other)?)
-            })?;
+            tar.pass_over(|stream, by| stream.seek_relative(i64::try_from(by).map_err(io::Error::other)?))?;
             tar.check_end(self.len)?;
             limit.count(tar.at() - counted).map_err(TarError::from)?;
             counted = tar.at();

@@ -34,12 +34,12 @@ const TOLD: u64 = 1 << 30;
 #[derive(Debug)]
 pub(super) enum Store {
     Folder(PathBuf),
-    Tar { file: Arc<File>, members: HashMap<Vec<u8>, Place> },
+    Tar { file: Arc<File>, members: HashMap<Vec<u8>, StoredMember> },
 }
 
 /// What a member of the archive is.
 #[derive(Debug)]
-pub(super) enum Place {
+pub(super) enum StoredMember {
     /// Where its data begins, and how long it is.
     Data(u64, u64),
     /// Another member.
@@ -110,11 +110,11 @@ impl Store {
             Self::Tar { file, members } => {
                 let name = clean(name.as_bytes()).ok_or_else(missing)?;
                 let mut place = members.get(&name);
-                if let Some(Place::Link(target)) = place {
+                if let Some(StoredMember::Link(target)) = place {
                     place = members.get(target);
                 }
                 match place {
-                    Some(Place::Data(at, len)) => Ok((Blob::Range(file.clone(), *at, *len), *len)),
+                    Some(StoredMember::Data(at, len)) => Ok((Blob::Range(file.clone(), *at, *len), *len)),
                     _ => Err(missing().into()),
                 }
             }
@@ -175,7 +175,7 @@ pub(super) fn may_begin(stream: impl Read + Send) -> bool {
     false
 }
 
-fn is_image(members: &HashMap<Vec<u8>, Place>) -> bool {
+fn is_image(members: &HashMap<Vec<u8>, StoredMember>) -> bool {
     let has = |name: &[u8]| members.contains_key(name);
     let content = || members.keys().any(|name| name.starts_with(b"blobs/") || is_id(name));
     has(b"oci-layout") && has(b"index.json") || has(b"manifest.json") && content()
@@ -187,7 +187,7 @@ fn members<R: BufRead>(
     mut tar: TarReader<R>,
     len: u64,
     seek: impl Fn(&mut R, u64) -> io::Result<()>,
-) -> Result<Option<HashMap<Vec<u8>, Place>>, Cause> {
+) -> Result<Option<HashMap<Vec<u8>, StoredMember>>, Cause> {
     let mut members = HashMap::new();
     loop {
         let member = match tar.next() {
@@ -208,13 +208,15 @@ fn members<R: BufRead>(
             return Ok(None);
         };
         let place = match member.kind {
-            Kind::File { size, data } if data == [(0, size)] || size == 0 => Place::Data(tar.at(), size),
-            Kind::HardLink(target) => Place::Link(clean(&target).unwrap_or_default()),
-            Kind::Symlink(target) => Place::Link(beside(&path, &target)),
+            Kind::File { size, data } if data == [(0, size)] || size == 0 => {
+                StoredMember::Data(tar.at(), size)
+            }
+            Kind::HardLink(target) => StoredMember::Link(clean(&target).unwrap_or_default()),
+            Kind::Symlink(target) => StoredMember::Link(beside(&path, &target)),
             Kind::Dir => continue,
             _ => return Ok(None),
         };
-        if let Place::Data(at, size) = place
+        if let StoredMember::Data(at, size) = place
             && at.checked_add(size).is_none_or(|end| end > len)
         {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());

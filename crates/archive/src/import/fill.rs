@@ -226,7 +226,9 @@ impl<'a> Fill<'a> {
     fn failed(&self, action: Action, path: &[u8], cause: impl Into<Cause>) -> Failed {
         let cause = cause.into();
         let all = match &cause {
-            Cause::Volume(e) => ends(e) || matches!(e.kind(), lanefs::Error::NoSpace | lanefs::Error::NoInodes),
+            Cause::Volume(e) => {
+                ends(e) || matches!(e.kind(), lanefs::Error::NoSpace | lanefs::Error::NoInodes)
+            }
             _ => true,
         };
         let error = Error::new(action, Place::in_volume(&self.base, shown(path)), cause);

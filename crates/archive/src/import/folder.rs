@@ -12,7 +12,7 @@
 use crate::host::{Attributed, Folder, Identity, data_ranges};
 use crate::member::{Kind, Member, Xattrs};
 use crate::path::shown;
-use crate::pipe::{Gone, Outlet, PIECE, Piece};
+use crate::pipe::{Gone, Outlet, PIECE, PipeItem};
 use crate::walk::{Step, Walk};
 use crate::{Action, Cause, Error, Place};
 use lanefs_format::Timestamp;
@@ -43,7 +43,7 @@ pub(super) fn send(root: &OwnedFd, name: &[u8], content: bool, out: &mut Outlet)
     let (names, stat, first, root) = match opened {
         Ok(opened) => opened,
         Err(e) => {
-            return sender.out.push(Piece::Failed(Error::new(
+            return sender.out.push(PipeItem::Failed(Error::new(
                 Action::Read,
                 Place::Host(name.to_vec()),
                 Cause::from(e),
@@ -128,7 +128,7 @@ impl Sender<'_> {
     /// Leaves a name out.
     fn skip(&mut self, path: &[u8], cause: impl Into<Cause>) -> Result<(), Gone> {
         let place = Place::Host([self.name, b"/", shown(path)].concat());
-        self.out.push(Piece::Skipped(Error::new(Action::Read, place, cause)))
+        self.out.push(PipeItem::Skipped(Error::new(Action::Read, place, cause)))
     }
 
     /// Sends one name, and says where to go down.
@@ -142,16 +142,18 @@ impl Sender<'_> {
         let linked = stat.st_nlink > 1 && kind != FileType::Directory;
         if let Some(first) = self.links.get(&id).filter(|_| linked) {
             let member = member_of(path, &stat, Kind::HardLink(first.clone()), Vec::new());
-            return self.out.push(Piece::Member(member)).map(|()| Ok(None));
+            return self.out.push(PipeItem::Member(member)).map(|()| Ok(None));
         }
         let sent = match kind {
             FileType::RegularFile => self.file(dir, name, path, &stat)?,
             FileType::Directory => match enter(dir, name, path, &stat) {
-                Ok((member, down)) => return self.out.push(Piece::Member(member)).map(|()| Ok(Some(down))),
+                Ok((member, down)) => {
+                    return self.out.push(PipeItem::Member(member)).map(|()| Ok(Some(down)));
+                }
                 Err(e) => Err(e),
             },
             _ => match other(dir, name, path, &stat, kind) {
-                Ok(member) => self.out.push(Piece::Member(member)).map(|()| Ok(()))?,
+                Ok(member) => self.out.push(PipeItem::Member(member)).map(|()| Ok(()))?,
                 Err(e) => Err(e),
             },
         };
@@ -184,7 +186,7 @@ impl Sender<'_> {
             Err(e) => return Ok(Err(e)),
         };
         let kind = Kind::File { size, data: data.clone() };
-        self.out.push(Piece::Member(member_of(path, stat, kind, xattrs)))?;
+        self.out.push(PipeItem::Member(member_of(path, stat, kind, xattrs)))?;
         for (start, len) in data.into_iter().filter(|_| self.content) {
             let mut at = start;
             while at < start + len {
@@ -197,7 +199,7 @@ impl Sender<'_> {
                     Ok(n) => n,
                 };
                 bytes.truncate(n);
-                self.out.push(Piece::Data { offset: at, bytes })?;
+                self.out.push(PipeItem::Data { offset: at, bytes })?;
                 at += n as u64;
             }
         }

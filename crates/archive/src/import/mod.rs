@@ -20,7 +20,7 @@ pub use source::Source;
 
 use crate::event::{self, Tell};
 use crate::image::Copies;
-use crate::pipe::{Inlet, Piece, pipe};
+use crate::pipe::{Inlet, PipeItem, pipe};
 use crate::{Action, Cause, Error, Event, Ownership, Place};
 use fill::Fill;
 use lanefs::{Timestamp, Verity, Volume};
@@ -104,7 +104,7 @@ impl ImportOptions {
     }
 
     /// Sets whether the whiteouts of layers take names of lower layers away (the default), or
-    /// arrive as files. Those of a single archive are always files.
+    /// arrive as files. The whiteouts of a single archive are always files.
     #[must_use]
     pub fn whiteouts(mut self, whiteouts: bool) -> Self {
         self.whiteouts = whiteouts;
@@ -135,7 +135,7 @@ impl ImportOptions {
 ///
 /// Layers ([`Source::layers`]) lie on top of each other, the first on what is in `dir`. There a
 /// name replaces a directory too, a directory has the attributes of the last layer that names it,
-/// and whiteouts take away what is below their layer. Those of an image are checked first: unless
+/// and whiteouts remove names below their layer. The layers of an image are checked first: unless
 /// all of them have the digests that the image says, nothing is written.
 ///
 /// `events` hears of each step and says whether to go on; also, ten times a second, while a source
@@ -182,11 +182,13 @@ pub fn import(
     mut events: impl FnMut(Event) -> ControlFlow<()> + Send,
 ) -> Result<(), Error> {
     let base = dir.as_ref().as_os_str().as_encoded_bytes();
+    let (before, again) = (source.states()?, source.again());
     source.check(options.max_size, |bytes| {
         event::tell(&mut events, Event::Checked(bytes), Action::Import, base)
     })?;
     let fill = Fill::new(volume, dir.as_ref(), options, &mut events, Pass::Import)?;
-    Reading::of(source, Wanted::Content, options)?.fill(fill)?.finish()
+    Reading::of(source, Wanted::Content, options)?.fill(fill)?.finish()?;
+    again.map_or(Ok(()), |again| again.check_unchanged(&before))
 }
 
 /// Finds out what a source takes of a volume, by making its names in an empty one, which `scratch`
@@ -223,17 +225,17 @@ pub(crate) fn write(
 /// A source that a thread of its own reads.
 struct Reading {
     thread: JoinHandle<()>,
-    pieces: Inlet,
+    items: Inlet,
 }
 
 impl Reading {
     /// Begins to read.
     fn of(source: Source, wanted: Wanted, options: &ImportOptions) -> Result<Self, Error> {
-        let (mut out, pieces) = pipe();
+        let (mut out, items) = pipe();
         let (name, max_size) = (source.name.clone(), options.max_size);
         let thread = std::thread::Builder::new().name("import".into());
         match thread.spawn(move || source.send(wanted, max_size, &mut out)) {
-            Ok(thread) => Ok(Self { thread, pieces }),
+            Ok(thread) => Ok(Self { thread, items }),
             Err(e) => Err(Error::new(Action::Read, Place::Host(name), e)),
         }
     }
@@ -241,7 +243,7 @@ impl Reading {
     /// Has `fill` take what comes.
     fn fill<'a>(mut self, mut fill: Fill<'a>) -> Result<Fill<'a>, Error> {
         loop {
-            let batch = match self.pieces.recv_timeout(WAITING) {
+            let batch = match self.items.recv_timeout(WAITING) {
                 Ok(batch) => batch,
                 Err(RecvTimeoutError::Timeout) => {
                     fill.tell(Event::Waiting)?;
@@ -249,15 +251,15 @@ impl Reading {
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
             };
-            for piece in batch {
-                match piece {
-                    Piece::Layer(label) => fill.layer(label)?,
-                    Piece::Member(member) => fill.member(member)?,
-                    Piece::Data { offset, bytes } => fill.data(offset, bytes.into())?,
-                    Piece::Unread { offset, content } => fill.data(offset, content)?,
-                    Piece::Skipped(error) => fill.tell(Event::Skipped(error))?,
-                    Piece::Checked(bytes) => fill.tell(Event::Checked(bytes))?,
-                    Piece::Failed(error) => return Err(error),
+            for item in batch {
+                match item {
+                    PipeItem::Layer(label) => fill.layer(label)?,
+                    PipeItem::Member(member) => fill.member(member)?,
+                    PipeItem::Data { offset, bytes } => fill.data(offset, bytes.into())?,
+                    PipeItem::Unread { offset, content } => fill.data(offset, content)?,
+                    PipeItem::Skipped(error) => fill.tell(Event::Skipped(error))?,
+                    PipeItem::Checked(bytes) => fill.tell(Event::Checked(bytes))?,
+                    PipeItem::Failed(error) => return Err(error),
                 }
             }
         }

@@ -2,11 +2,11 @@
 
 #[cfg(target_os = "linux")]
 use super::folder;
-use super::tar;
+use super::tar::{self, TarStream};
 use crate::compress::{READ_AHEAD, unpacked};
-use crate::image::{self, ArchiveStream, Copies, ImageChoice, Layer};
+use crate::image::{self, ArchiveStream, Copies, FileState, ImageChoice, Layer};
 use crate::limit::Limit;
-use crate::pipe::{Gone, Outlet, Piece};
+use crate::pipe::{Gone, Outlet, PipeItem};
 use crate::{Action, Cause, Error, ImageError, Place};
 use std::fmt;
 use std::fs::File;
@@ -26,7 +26,8 @@ enum Origin {
     Folder(Arc<rustix::fd::OwnedFd>),
     /// An archive in a file.
     Archive(Arc<Layer>),
-    Stream(Box<dyn BufRead + Send>),
+    /// An archive, unpacked, and whether it is compressed.
+    Stream(Box<dyn BufRead + Send>, bool),
     Layers(Arc<Vec<Layer>>),
 }
 
@@ -109,7 +110,7 @@ impl Source {
         let (stream, compressed) =
             opened.map_err(|cause| Error::new(Action::Read, Place::Host(name.to_vec()), cause))?;
         let size = size.filter(|_| !compressed);
-        Ok(Self { name: name.to_vec(), origin: Origin::Stream(stream), size })
+        Ok(Self { name: name.to_vec(), origin: Origin::Stream(stream, compressed), size })
     }
 
     /// Reads a tar archive or an image from a stream. What begins with a name that images have is
@@ -203,17 +204,39 @@ impl Source {
 
     /// Refuses a new file at `target` that would replace what is read, or be read itself.
     pub(crate) fn refuse_target(&self, target: &Path) -> Result<(), Cause> {
-        let layers = match &self.origin {
-            #[cfg(target_os = "linux")]
-            Origin::Folder(folder) => return refuse_inside(folder, target),
-            Origin::Archive(archive) => std::slice::from_ref(&**archive),
-            Origin::Stream(_) => return Ok(()),
-            Origin::Layers(layers) => &layers[..],
-        };
-        match target.exists() && layers.iter().any(|layer| layer.blob.is_in(target)) {
+        #[cfg(target_os = "linux")]
+        if let Origin::Folder(folder) = &self.origin {
+            return refuse_inside(folder, target);
+        }
+        match target.exists() && self.archives().iter().any(|layer| layer.blob.is_in(target)) {
             true => Err(Cause::TargetIsSource),
             false => Ok(()),
         }
+    }
+
+    /// Returns its place in errors.
+    pub(crate) fn place(&self) -> Place {
+        Place::Host(self.name.clone())
+    }
+
+    /// Returns its archives, if they lie in files.
+    fn archives(&self) -> &[Layer] {
+        match &self.origin {
+            Origin::Archive(archive) => std::slice::from_ref(&**archive),
+            Origin::Layers(layers) => layers,
+            _ => &[],
+        }
+    }
+
+    /// Returns the states of the files of its archives.
+    pub(crate) fn states(&self) -> Result<Vec<Option<FileState>>, Error> {
+        self.archives().iter().map(Layer::state).collect()
+    }
+
+    /// Checks that the files of its archives are as they were `before`.
+    pub(crate) fn check_unchanged(&self, before: &[Option<FileState>]) -> Result<(), Error> {
+        let mut archives = self.archives().iter().zip(before);
+        archives.try_for_each(|(archive, before)| archive.check_unchanged(before.as_ref()))
     }
 
     /// Returns the same source again, to be read twice; `None` for a stream or a pipe.
@@ -251,14 +274,16 @@ impl Source {
         let _ = match (self.origin, wanted) {
             #[cfg(target_os = "linux")]
             (Origin::Folder(folder), _) => folder::send(&folder, &self.name, content, out),
-            (Origin::Stream(stream), _) => tar::send(limit.of(stream), &self.name, content, out),
+            (Origin::Stream(stream, compressed), _) => {
+                tar::send(TarStream { stream: limit.of(stream), compressed, name: &self.name }, content, out)
+            }
             (Origin::Archive(archive), Wanted::Content) => {
                 let sent = send_content(&archive, &limit, out);
-                sent.unwrap_or_else(|e| out.push(Piece::Failed(e)))
+                sent.unwrap_or_else(|e| out.push(PipeItem::Failed(e)))
             }
             (Origin::Archive(archive), Wanted::Members(copies)) => {
                 let sent = send_members(&archive, &limit, &copies, out);
-                sent.unwrap_or_else(|e| out.push(Piece::Failed(e)))
+                sent.unwrap_or_else(|e| out.push(PipeItem::Failed(e)))
             }
             (Origin::Layers(layers), Wanted::Content) => send_layers(&layers, &limit, out),
             (Origin::Layers(layers), Wanted::Members(copies)) => {
@@ -324,10 +349,10 @@ fn send_members(
     if let Some(plain) = archive.plain().map_err(|e| archive.failed(Action::Open, e))? {
         return Ok(tar::send_plain(&plain, name, false, limit, out));
     }
-    let (stream, _) = archive.unpacked()?;
+    let (stream, compressed) = archive.unpacked()?;
     let copy = Some(copies.begin(0));
     let sent = ArchiveStream::of(limit.of(stream), None, copy, |mut stream| {
-        tar::send(&mut stream, name, false, out)?;
+        tar::send(TarStream { stream: &mut stream, compressed, name }, false, out)?;
         stream.keep();
         Ok(())
     });
@@ -337,10 +362,10 @@ fn send_members(
 /// Sends the members of all layers, those of the lowest first.
 fn send_layers(layers: &[Layer], limit: &Limit, out: &mut Outlet) -> Result<(), Gone> {
     for (layer, label) in layers.iter().zip(Layer::labels(layers)) {
-        out.push(Piece::Layer(label))?;
+        out.push(PipeItem::Layer(label))?;
         match send_content(layer, limit, out) {
             Ok(sent) => sent?,
-            Err(e) => return out.push(Piece::Failed(e)),
+            Err(e) => return out.push(PipeItem::Failed(e)),
         }
     }
     Ok(())
@@ -354,8 +379,8 @@ fn send_content(archive: &Layer, limit: &Limit, out: &mut Outlet) -> Result<Resu
     if let Some(plain) = archive.plain().map_err(|e| archive.failed(Action::Open, e))? {
         return Ok(tar::send_plain(&plain, &archive.name, true, limit, out));
     }
-    let (stream, _) = archive.unpacked()?;
-    Ok(tar::send(limit.of(stream), &archive.name, true, out))
+    let (stream, compressed) = archive.unpacked()?;
+    Ok(tar::send(TarStream { stream: limit.of(stream), compressed, name: &archive.name }, true, out))
 }
 
 impl fmt::Debug for Source {

@@ -3,18 +3,31 @@
 use crate::image::PlainArchive;
 use crate::limit::Limit;
 use crate::member::{Kind, Member};
-use crate::pipe::{Gone, Outlet, PIECE, Piece};
+use crate::pipe::{Gone, Outlet, PIECE, PipeItem};
 use crate::tarball::{TarError, TarReader};
 use crate::{Action, Error, Place};
-use std::io::BufRead;
+use std::io::{self, BufRead};
 
 /// Bytes of a file's data that are sent at once where they are not read here.
 const RANGE: u64 = 4 << 20;
 
-/// Sends the members of an archive, with their data if `content` is wanted. `name` is its name in
-/// errors.
-pub(super) fn send(stream: impl BufRead, name: &[u8], content: bool, out: &mut Outlet) -> Result<(), Gone> {
-    end(send_members(TarReader::new(stream), content, out), name, out)
+/// The archive of an import, unpacked.
+pub(super) struct TarStream<'a, R> {
+    pub(super) stream: R,
+    /// Whether it is compressed. Then it is read behind the end of the archive, up to the checksum.
+    pub(super) compressed: bool,
+    /// Its name in errors.
+    pub(super) name: &'a [u8],
+}
+
+/// Sends the members of an archive, with their data if `content` is wanted.
+pub(super) fn send<R: BufRead>(tar: TarStream<'_, R>, content: bool, out: &mut Outlet) -> Result<(), Gone> {
+    let TarStream { mut stream, compressed, name } = tar;
+    let sent = send_members(TarReader::new(&mut stream), content, out).and_then(|()| match compressed {
+        true => io::copy(&mut stream, &mut io::sink()).map(drop).map_err(|e| Stop::Tar(e.into())),
+        false => Ok(()),
+    });
+    end(sent, name, out)
 }
 
 /// Sends as [`send`] does, but of the data only where it is in the archive's file.
@@ -32,7 +45,7 @@ pub(super) fn send_plain(
             for part in (0..len).step_by(RANGE as usize) {
                 let end = len.min(part + RANGE);
                 let content = archive.excerpt(at + part..at + end);
-                out.push(Piece::Unread { offset: start + part, content })?;
+                out.push(PipeItem::Unread { offset: start + part, content })?;
             }
             at += len;
         }
@@ -63,7 +76,9 @@ fn end(sent: Result<(), Stop>, name: &[u8], out: &mut Outlet) -> Result<(), Gone
     match sent {
         Ok(()) => Ok(()),
         Err(Stop::Gone(gone)) => Err(gone),
-        Err(Stop::Tar(e)) => out.push(Piece::Failed(Error::new(Action::Read, Place::Host(name.to_vec()), e))),
+        Err(Stop::Tar(e)) => {
+            out.push(PipeItem::Failed(Error::new(Action::Read, Place::Host(name.to_vec()), e)))
+        }
     }
 }
 
@@ -77,9 +92,9 @@ fn data_of(member: &Member, content: bool) -> Vec<(u64, u64)> {
 
 /// Sends a member. Returns whether it was left out.
 fn push(member: Member, out: &mut Outlet) -> Result<bool, Gone> {
-    let piece = Piece::of(member);
-    let left_out = matches!(piece, Piece::Skipped(_));
-    out.push(piece).map(|()| left_out)
+    let item = PipeItem::of(member);
+    let left_out = matches!(item, PipeItem::Skipped(_));
+    out.push(item).map(|()| left_out)
 }
 
 fn send_members(mut tar: TarReader<impl BufRead>, content: bool, out: &mut Outlet) -> Result<(), Stop> {
@@ -92,7 +107,7 @@ fn send_members(mut tar: TarReader<impl BufRead>, content: bool, out: &mut Outle
                 let bytes = tar.read_exact((start + len - at).min(PIECE as u64) as usize)?;
                 let offset = at;
                 at += bytes.len() as u64;
-                out.push(Piece::Data { offset, bytes })?;
+                out.push(PipeItem::Data { offset, bytes })?;
             }
         }
     }

@@ -44,84 +44,50 @@ impl<W: Write> TarWriter<W> {
             path.push(b'/');
         }
         let mut records = Vec::new();
-        let mut stored = path.clone();
-        let (mut size, mut map) = (0, Vec::new());
-        if let Kind::File { size: real, data } = &member.kind {
-            size = data.iter().map(|(_, len)| len).sum();
-            if size != *real {
-                // The map's end is the file's, so that readers that only know the map get the size
-                // right.
-                let mut ranges = data.clone();
-                if ranges.last().is_none_or(|(offset, len)| offset + len != *real) {
-                    ranges.push((*real, 0));
-                }
-                map = sparse::encode(&ranges);
-                size += map.len() as u64;
-                pax::push(&mut records, b"GNU.sparse.major", b"1");
-                pax::push(&mut records, b"GNU.sparse.minor", b"0");
-                pax::push(&mut records, b"GNU.sparse.name", &path);
-                pax::push(&mut records, b"GNU.sparse.realsize", real.to_string().as_bytes());
-                stored = beside(&path, b"GNUSparseFile.0");
-            }
-        }
-        let (prefix, name) = match split(&stored) {
+        let content = MemberContent::new(member, &path, &mut records);
+        let (prefix, name) = match split(&content.path) {
             Some(parts) => parts,
             None => {
-                pax::push(&mut records, b"path", &stored);
-                (&[][..], &stored[..header::NAME.len()])
+                pax::push(&mut records, b"path", &content.path);
+                (&[][..], &content.path[..header::NAME.len()])
             }
         };
-        if link.len() > header::NAME.len() {
-            pax::push(&mut records, b"linkpath", link);
-        }
-        if size > OCTAL_12 {
-            pax::push(&mut records, b"size", size.to_string().as_bytes());
-        }
-        for (key, id) in [(&b"uid"[..], member.uid), (b"gid", member.gid)] {
-            if u64::from(id) > OCTAL_8 {
-                pax::push(&mut records, key, id.to_string().as_bytes());
-            }
-        }
-        let in_header = u64::try_from(member.mtime.sec).is_ok_and(|sec| sec <= OCTAL_12);
-        if member.mtime.nsec != 0 || !in_header {
-            let text = pax::format_time(member.mtime.sec, member.mtime.nsec);
-            pax::push(&mut records, b"mtime", text.as_bytes());
-        }
-        if u64::from(device.0) > OCTAL_8 || u64::from(device.1) > OCTAL_8 {
-            pax::push(&mut records, b"SCHILY.devmajor", device.0.to_string().as_bytes());
-            pax::push(&mut records, b"SCHILY.devminor", device.1.to_string().as_bytes());
-        }
-        // Those of a hard link are the ones of the file that it names.
-        if !matches!(member.kind, Kind::HardLink(_)) {
-            member.xattrs.iter().for_each(|(name, value)| push_xattr(&mut records, name, value));
-        }
         let head = NewHeader {
             prefix,
             name,
             mode: member.mode,
             uid: member.uid,
             gid: member.gid,
-            size,
+            size: content.size,
             mtime: member.mtime.sec,
             typeflag,
             link,
             device,
         };
-        if !records.is_empty() {
-            let pax_name = beside(&path, b"PaxHeaders");
-            let name = &pax_name[..pax_name.len().min(header::NAME.len())];
-            let size = records.len() as u64;
-            self.put(
-                &NewHeader { prefix: b"", name, mode: 0o644, size, typeflag: b'x', link: b"", ..head }
-                    .encode(),
-            )?;
-            self.put(&records)?;
-            self.pad()?;
+        push_large(&mut records, &head, member.mtime.nsec);
+        // A hard link has the attributes of the file that it names.
+        if !matches!(member.kind, Kind::HardLink(_)) {
+            member.xattrs.iter().for_each(|(name, value)| push_xattr(&mut records, name, value));
         }
+        self.extended(&path, &records, &head)?;
         self.put(&head.encode())?;
-        self.left = size;
-        self.data(&map)?;
+        self.left = content.size;
+        self.data(&content.map)?;
         Ok(true)
+    }
+
+    /// Writes the extended header of the member at `path`, if it has any records.
+    fn extended(&mut self, path: &[u8], records: &[u8], of: &NewHeader<'_>) -> Result<(), TarError> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        let path = beside(path, b"PaxHeaders");
+        let name = &path[..path.len().min(header::NAME.len())];
+        let size = records.len() as u64;
+        let head = NewHeader { prefix: b"", name, mode: 0o644, size, typeflag: b'x', link: b"", ..*of };
+        self.put(&head.encode())?;
+        self.put(records)?;
+        self.pad()
     }
 
     /// Writes the next bytes of the current file's ranges, one range after the other.
@@ -161,6 +127,63 @@ impl<W: Write> TarWriter<W> {
     fn pad(&mut self) -> Result<(), TarError> {
         let n = self.at.next_multiple_of(RECORD as u64) - self.at;
         self.put(&[0; RECORD][..n as usize])
+    }
+}
+
+/// The bytes behind a member's header, and the path in it.
+struct MemberContent {
+    path: Vec<u8>,
+    /// Length of the map and of the ranges of data.
+    size: u64,
+    /// The map of a sparse file, as GNU tar's format 1.0 has it; empty for all others.
+    map: Vec<u8>,
+}
+
+impl MemberContent {
+    /// Returns the content of the member at `path`, and adds the records of a sparse file.
+    fn new(member: &Member, path: &[u8], records: &mut Vec<u8>) -> Self {
+        let Kind::File { size: real, data } = &member.kind else {
+            return Self { path: path.to_vec(), size: 0, map: Vec::new() };
+        };
+        let size = data.iter().map(|(_, len)| len).sum();
+        if size == *real {
+            return Self { path: path.to_vec(), size, map: Vec::new() };
+        }
+        // The map's end is the file's, so that readers that only know the map get the size right.
+        let mut ranges = data.clone();
+        if ranges.last().is_none_or(|(offset, len)| offset + len != *real) {
+            ranges.push((*real, 0));
+        }
+        let map = sparse::encode(&ranges);
+        pax::push(records, b"GNU.sparse.major", b"1");
+        pax::push(records, b"GNU.sparse.minor", b"0");
+        pax::push(records, b"GNU.sparse.name", path);
+        pax::push(records, b"GNU.sparse.realsize", real.to_string().as_bytes());
+        Self { path: beside(path, b"GNUSparseFile.0"), size: size + map.len() as u64, map }
+    }
+}
+
+/// Adds a record for each value that the fields of `head` cannot hold.
+fn push_large(records: &mut Vec<u8>, head: &NewHeader<'_>, nsec: u32) {
+    if head.link.len() > header::NAME.len() {
+        pax::push(records, b"linkpath", head.link);
+    }
+    if head.size > OCTAL_12 {
+        pax::push(records, b"size", head.size.to_string().as_bytes());
+    }
+    for (key, id) in [(&b"uid"[..], head.uid), (b"gid", head.gid)] {
+        if u64::from(id) > OCTAL_8 {
+            pax::push(records, key, id.to_string().as_bytes());
+        }
+    }
+    let in_header = u64::try_from(head.mtime).is_ok_and(|sec| sec <= OCTAL_12);
+    if nsec != 0 || !in_header {
+        pax::push(records, b"mtime", pax::format_time(head.mtime, nsec).as_bytes());
+    }
+    let (major, minor) = head.device;
+    if u64::from(major) > OCTAL_8 || u64::from(minor) > OCTAL_8 {
+        pax::push(records, b"SCHILY.devmajor", major.to_string().as_bytes());
+        pax::push(records, b"SCHILY.devminor", minor.to_string().as_bytes());
     }
 }
 

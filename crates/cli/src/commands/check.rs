@@ -90,7 +90,7 @@ impl Args {
     fn check(&self, name: &VolumeName) -> Res<(Report, bool)> {
         let (device, still) = Still::open(name)?;
         let live = still.is_live();
-        let options = Options::default().max_findings(self.max_findings);
+        let options = Options::default().max_findings(self.max_findings).held(still.is_held());
         let checked = lanefs_check::check(Arc::clone(&device), &options);
         still.end(name, &*device)?;
         let failed = |e: CheckError| Failure::cannot("check", name.as_bytes(), Cause::text(e.to_string()));

@@ -22,10 +22,10 @@ pub(crate) struct Args {
     /// Files, as VOLUME:/path
     #[arg(required = true, value_name = "VOLUME:/PATH")]
     paths: Vec<OsString>,
-    /// All that is below, too
+    /// Change directories and all files below them
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// Say what is changed
+    /// Print each change
     #[arg(short, long)]
     verbose: bool,
 }

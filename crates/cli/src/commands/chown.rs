@@ -21,13 +21,13 @@ pub(crate) struct Args {
     /// Files, as VOLUME:/path
     #[arg(required = true, value_name = "VOLUME:/PATH")]
     paths: Vec<OsString>,
-    /// All that is below, too
+    /// Change directories and all files below them
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// A symbolic link itself, not what it leads to
+    /// Change a symbolic link itself, not its target
     #[arg(short = 'h', long)]
     no_dereference: bool,
-    /// Say what is changed
+    /// Print each change
     #[arg(short, long)]
     verbose: bool,
     /// Print help

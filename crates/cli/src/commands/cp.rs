@@ -19,13 +19,13 @@ use std::path::Path;
 /// Copy files and directories; each side is in a volume or on the host
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to copy: VOLUME:/path, a path of the host, or `-`
+    /// Files and directories to copy: VOLUME:/path, a path of the host, or `-`
     #[arg(required = true, value_name = "SRC")]
     sources: Vec<OsString>,
-    /// Where to: VOLUME:/path, a path of the host, or `-`
+    /// The new name or directory: VOLUME:/path, a path of the host, or `-`
     #[arg(value_name = "DST")]
     destination: OsString,
-    /// Copy directories with all that is in them
+    /// Copy directories and their contents
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
     /// Keep mode, owner and times
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     /// Follow symbolic links that are named as SRC
     #[arg(short = 'H')]
     follow: bool,
-    /// Leave what exists
+    /// Do not overwrite existing files
     #[arg(short, long)]
     no_clobber: bool,
     /// DST is the new name, not a directory to copy into
@@ -46,7 +46,7 @@ pub(crate) struct Args {
     /// Overwrite volumes and locked files of the host too
     #[arg(long)]
     force: bool,
-    /// Say what is copied
+    /// Print each copied name
     #[arg(short, long)]
     verbose: bool,
     #[command(flatten)]

@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// A volume, or a directory or file in it
     #[arg(value_name = "OLD[:/PATH]")]
     old: OsString,
-    /// What is compared with it
+    /// The volume or tree to compare with it
     #[arg(value_name = "NEW[:/PATH]")]
     new: OsString,
     /// Leave times out

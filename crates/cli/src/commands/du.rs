@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// Lines for what lies at most DEPTH levels below an argument
     #[arg(short = 'd', long, value_name = "DEPTH")]
     max_depth: Option<usize>,
-    /// What files hold (i_size) instead of the blocks that they take
+    /// Count the sizes of files (i_size), not the blocks that they occupy
     #[arg(long)]
     apparent_size: bool,
     /// As --apparent-size, in bytes

@@ -61,7 +61,7 @@ pub(crate) struct Args {
     /// Write the volume itself as an Android sparse image, without its free blocks
     #[arg(long, conflicts_with_all = ["oci", "oci_layer", "since", "compress", "sparse", "owner", "uid_map", "gid_map"])]
     android_sparse: bool,
-    /// Overwrite volumes, locked files and what is no archive too, but never a volume that is read
+    /// Overwrite volumes, locked files and other files than archives too, but never the source
     #[arg(long)]
     force: bool,
     #[command(flatten)]

@@ -43,7 +43,7 @@ pub(crate) struct Args {
     /// It was changed after that file or link, VOLUME:/path or a path of the host
     #[arg(long, value_name = "FILE")]
     newer: Option<OsString>,
-    /// It has that mode, at least those bits (-MODE), or one of them (/MODE)
+    /// It has this mode, at least these bits (-MODE), or one of these bits (/MODE)
     #[arg(long, value_name = "[-/]MODE", value_parser = PermTest::parse, allow_hyphen_values = true)]
     perm: Option<PermTest>,
     /// It belongs to that user, by number or a name of this host

@@ -7,6 +7,7 @@ mod exports;
 mod groups;
 mod partitions;
 
+use super::mmp::Protection;
 use crate::failure::{OrCannot, Res};
 use crate::location::whole_volume;
 use crate::output::Out;
@@ -21,6 +22,7 @@ use serde::Serialize;
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 /// Show what a volume is: size, features, journal, state, groups; or the partitions of a disk, or
 /// the exports of a server (nbd://HOST)
@@ -62,6 +64,8 @@ struct Info {
     groups_per_flex: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     journal: Option<JournalInfo>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mmp: Option<Protection>,
     last_mounted_on: String,
     mounts: u16,
     created: Option<Time>,
@@ -98,6 +102,8 @@ impl Args {
             }
         };
         let mut info = Info::new(&name, &sb, &*device);
+        // A block that does not exist is told by the commands that need it.
+        info.mmp = lanefs::mmp::read(Arc::clone(&device)).ok().flatten().map(Protection::new);
         if self.groups {
             info.group_list = groups::read(&*device, &sb, &name)?;
         }
@@ -145,6 +151,7 @@ impl Info {
                     u64::from(raw.s_jnl_blocks[15].get()) << 32 | u64::from(raw.s_jnl_blocks[16].get())
                 }),
             }),
+            mmp: None,
             last_mounted_on: text(&raw.s_last_mounted),
             mounts: raw.s_mnt_count.get(),
             created,
@@ -191,6 +198,7 @@ impl Info {
                 ),
             ),
             ("Journal", self.journal()),
+            ("MMP", self.mmp.as_ref().map_or_else(|| "off".into(), Protection::line)),
             ("Features", self.features.join(" ")),
             ("I/O", self.io()),
         ];

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// Make links
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What the links lead to: VOLUME:/path; with -s any text
+    /// Targets of the links: VOLUME:/path; with -s any text
     #[arg(required = true, value_name = "TARGET")]
     targets: Vec<OsString>,
     /// The new link, or a directory for it: VOLUME:/path
@@ -23,13 +23,13 @@ pub(crate) struct Args {
     /// Symbolic instead of hard links
     #[arg(short, long)]
     symbolic: bool,
-    /// Replace what exists
+    /// Replace existing files
     #[arg(short, long)]
     force: bool,
     /// The last argument is the link, not a directory for it
     #[arg(short = 'T', long)]
     no_target_directory: bool,
-    /// Say what is linked
+    /// Print each link
     #[arg(short, long)]
     verbose: bool,
 }

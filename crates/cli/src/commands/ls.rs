@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// As -a, without . and ..
     #[arg(short = 'A')]
     almost_all: bool,
-    /// Directories themselves, not what is in them
+    /// List directories themselves, not their contents
     #[arg(short)]
     directory: bool,
     /// Whatever is below, too

@@ -125,6 +125,41 @@ const COMMANDS: &[(&str, &[Example], &[&str])] = &[
         &["lanefs-verity(1)", "veritysetup(8)"],
     ),
     (
+        "mmp",
+        &[
+            ("lanefs mmp show nbd://server/disk", "Shows which host uses the volume."),
+            ("lanefs mmp on disk.img", "Has every opener claim the volume."),
+        ],
+        &[
+            "lanefs-mmp-clear(1)",
+            "lanefs-mmp-off(1)",
+            "lanefs-mmp-on(1)",
+            "lanefs-mmp-show(1)",
+            "dumpe2fs(8)",
+            "tune2fs(8)",
+        ],
+    ),
+    (
+        "mmp show",
+        &[("lanefs mmp show nbd://server/disk", "Shows which host uses the volume.")],
+        &["lanefs-mmp(1)", "lanefs-info(1)", "dumpe2fs(8)"],
+    ),
+    (
+        "mmp on",
+        &[("lanefs mmp on --interval 2 disk.img", "Has every opener claim the volume, and renew it often.")],
+        &["lanefs-mmp(1)", "lanefs-mkfs(1)", "tune2fs(8)"],
+    ),
+    (
+        "mmp off",
+        &[("lanefs mmp off disk.img", "Takes the protection away.")],
+        &["lanefs-mmp(1)", "tune2fs(8)"],
+    ),
+    (
+        "mmp clear",
+        &[("lanefs mmp clear disk.img", "Lets the next opener in at once, after a host has died.")],
+        &["lanefs-mmp(1)", "e2fsck(8)", "tune2fs(8)"],
+    ),
+    (
         "mount",
         &[
             ("lanefs mount disk.img /mnt", "Mounts a volume."),

@@ -18,13 +18,13 @@ pub(crate) struct Args {
     /// Directories to make, as VOLUME:/path
     #[arg(required = true, value_name = "VOLUME:/DIR")]
     dirs: Vec<OsString>,
-    /// Make those above as needed; what is there is no failure
+    /// Make parent directories as needed; an existing directory is no error
     #[arg(short, long)]
     parents: bool,
     /// Mode of the new directories, as chmod has it
     #[arg(short, long)]
     mode: Option<ModeChange>,
-    /// Say what is made
+    /// Print each new directory
     #[arg(short, long)]
     verbose: bool,
 }

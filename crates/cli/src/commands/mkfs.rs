@@ -1,5 +1,6 @@
 //! `lanefs mkfs`: makes a volume, with the option letters of mke2fs.
 
+use super::mmp;
 use crate::failure::{Cause, Failure, OrCannot, Res};
 use crate::location::whole_volume;
 use crate::output::Out;
@@ -12,6 +13,7 @@ use lanefs_archive::check_owner;
 use lanefs_archive::content::Content;
 use lanefs_device::{FileOptions, VolumeUrl, open_url};
 use lanefs_format::features::FeatureEdit;
+use lanefs_format::{Features, Incompat};
 use lanefs_mkfs::{FsType, MkfsError, Options, Report};
 use serde::Serialize;
 use std::ffi::OsString;
@@ -52,14 +54,15 @@ pub(crate) struct Args {
     /// UUID: random, clear, or the UUID itself
     #[arg(short = 'U', value_name = "UUID", value_parser = uuid)]
     uuid: Option<Uuid>,
-    /// Features to switch on and, with ^ before them, off: ^has_journal,metadata_csum_seed
+    /// Features to switch on and, with ^ before them, off: ^has_journal,metadata_csum_seed. On a
+    /// server mmp is on
     #[arg(short = 'O', value_name = "FEATURE,...", value_parser = clap::value_parser!(FeatureEdit))]
     features: Option<FeatureEdit>,
     /// Percent of the blocks that only root may take
     #[arg(short = 'm', value_name = "PERCENT")]
     reserved: Option<f64>,
-    /// hash_seed=UUID, root_owner=UID:GID, nodiscard; lazy_itable_init=0 and lazy_journal_init=0
-    /// are always so
+    /// hash_seed=UUID, root_owner=UID:GID, nodiscard, mmp_update_interval=SECONDS;
+    /// lazy_itable_init=0 and lazy_journal_init=0 are always so
     #[arg(short = 'E', value_name = "OPTION,...", value_parser = MkfsExtended::parse)]
     extended: Option<MkfsExtended>,
     /// size=MEGABYTES of the journal
@@ -79,6 +82,7 @@ struct MkfsExtended {
     hash_seed: Option<Uuid>,
     root_owner: Option<(u32, u32)>,
     keep: bool,
+    mmp_update_interval: Option<u16>,
 }
 
 impl MkfsExtended {
@@ -91,6 +95,10 @@ impl MkfsExtended {
                 "lazy_itable_init" | "lazy_journal_init" if matches!(value, "" | "0" | "1") => {}
                 "discard" => extended.keep = false,
                 "nodiscard" => extended.keep = true,
+                "mmp_update_interval" => {
+                    extended.mmp_update_interval =
+                        Some(mmp::interval(value).map_err(|e| format!("mmp_update_interval={value}: {e}"))?);
+                }
                 "hash_seed" => extended.hash_seed = Some(uuid(value)?),
                 "root_owner" if value.is_empty() => {
                     let me = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -104,8 +112,8 @@ impl MkfsExtended {
                     extended.root_owner = Some((uid, gid));
                 }
                 _ => {
-                    let known =
-                        "lazy_itable_init, lazy_journal_init, hash_seed, root_owner, discard, nodiscard";
+                    let known = "lazy_itable_init, lazy_journal_init, hash_seed, root_owner, discard, \
+                                 nodiscard, mmp_update_interval";
                     return Err(format!("{}: lanefs knows {known}", quoted(option)));
                 }
             }
@@ -223,14 +231,27 @@ impl Args {
             label: self.label.as_ref().map(|l| l.as_bytes().to_vec()).unwrap_or_default(),
             uuid: self.uuid.map(Uuid::into_bytes),
             hash_seed: extended.hash_seed.or(reproducible).map(Uuid::into_bytes),
-            features: self.features.unwrap_or_default(),
+            features: self.features(),
             reserved_percent: self.reserved,
             journal_size: self.journal,
             usage: None,
             time,
+            mmp_update_interval: extended.mmp_update_interval,
             root_owner: extended.root_owner.unwrap_or_default(),
             keep: extended.keep,
         })
+    }
+
+    /// Returns the features to switch. An export of a server may be reached by several hosts, and
+    /// no lock keeps them apart.
+    fn features(&self) -> FeatureEdit {
+        let mut edit = self.features.unwrap_or_default();
+        let mmp = Features { incompat: Incompat::MMP, ..Features::default() };
+        let is_decided = edit.clear || edit.off.incompat.contains(Incompat::MMP);
+        if VolumeUrl::names_server(&self.volume) && !is_decided {
+            edit.on = edit.on.union(mmp);
+        }
+        edit
     }
 
     /// Refuses to overwrite a volume by accident, and a missing file without a size.
@@ -326,7 +347,13 @@ mod tests {
         assert!(uuid("no").is_err());
         let e = MkfsExtended::parse("lazy_itable_init=0,root_owner=7:8,nodiscard").expect("options");
         assert_eq!((e.root_owner, e.keep), (Some((7, 8)), true));
-        assert!(MkfsExtended::parse("stride=4").is_err());
+        assert_eq!(
+            MkfsExtended::parse("mmp_update_interval=9").expect("options").mmp_update_interval,
+            Some(9)
+        );
+        assert!(
+            MkfsExtended::parse("stride=4").is_err() && MkfsExtended::parse("mmp_update_interval=0").is_err()
+        );
         assert_eq!(small::<u16>("65536"), Err("'65536' is too large".into()));
     }
 }

@@ -29,6 +29,7 @@ mod ls;
 mod manual;
 mod mkdir;
 mod mkfs;
+mod mmp;
 mod mount;
 mod mv;
 mod pages;
@@ -71,6 +72,7 @@ pub(crate) enum Command {
     Fstrim(fstrim::Args),
     ZeroFree(zero_free::Args),
     Verity(verity::Args),
+    Mmp(mmp::Args),
     Mount(mount::Args),
     Umount(umount::Args),
     Run(run::Args),
@@ -147,6 +149,7 @@ impl Command {
             Self::Burst(args) => args.run(&mut out)?,
             Self::Pages(args) => args.run()?,
             Self::Verity(args) => args.run(&mut out)?,
+            Self::Mmp(args) => args.run(&mut out)?,
         }
         out.finish()
     }

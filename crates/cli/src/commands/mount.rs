@@ -7,11 +7,12 @@
 //! more as its broker, for calls that a confined process cannot make: see [`lanefs_fuse::Broker`].
 
 use crate::failure::{Cause, Failure, Res};
-use crate::location::whole_volume;
+use crate::location::{VolumeName, whole_volume};
 use crate::quote::quoted;
 use crate::volumes::{open_device, source};
 use crate::watch::place::{self, Folder};
 use crate::watch::{Signals, SocketPlace, Subject, WatchServer};
+use lanefs::Volume;
 use lanefs_device::{BlockDevice, Overlay, VolumeUrl};
 use lanefs_fuse::{Broker, MountOptions, MountPoint, SandboxMode, Session, SessionError};
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -20,6 +21,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
@@ -40,8 +42,8 @@ const SIGNALS: [i32; 3] = [SIGTERM, SIGINT, SIGHUP];
 
 /// Mount a volume, for all programs to use
 ///
-/// Without -f it goes into the background when the mount is there. It ends when the mount is taken
-/// away (lanefs umount, umount) or by a signal, and closes the volume. All options:
+/// Without -f, the server continues in the background once the volume is mounted. It closes the
+/// volume and ends after an unmount (lanefs umount, umount) or a signal. All options:
 /// lanefs-mount-options(5).
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -50,13 +52,13 @@ pub(crate) struct Args {
     /// The directory to mount it at
     #[arg(value_name = "DIRECTORY")]
     dir: PathBuf,
-    /// Options, with commas between, as the kernel's ext4 names them: see lanefs-mount-options(5)
+    /// Options, separated by commas, as the kernel's ext4 names them: see lanefs-mount-options(5)
     #[arg(short, value_name = "OPTIONS")]
     options: Vec<String>,
     /// Stay in the foreground
     #[arg(short, long)]
     foreground: bool,
-    /// Say on standard output when the mount is there, and go into the background
+    /// Report the mount on standard output, and go into the background
     #[arg(long, hide = true)]
     daemon: bool,
     /// Be the broker of the server that is this process: mount for it, and unmount
@@ -132,26 +134,7 @@ impl Args {
         let metrics = self.listen(&options)?;
         // A confined process opens nothing.
         let null = File::options().read(true).write(true).open("/dev/null").map_err(system)?;
-        let writes = !options.read_only && !options.overlay;
-        lanefs_fuse::await_closing(Path::new(&source), writes);
-        let mut broker = None;
-        let volume = open_device(&name, writes, options.open_options(), |device| {
-            // What another user may have written gives no rights.
-            let distrust = device.owner().is_some_and(|owner| owner != rustix::process::geteuid().as_raw());
-            if distrust {
-                options.distrust();
-            }
-            let device: Arc<dyn BlockDevice> =
-                if options.overlay { Arc::new(Overlay::new(device)) } else { device };
-            drop(inherited);
-            if options.sandbox == SandboxMode::Off {
-                return Ok(device);
-            }
-            rustix::stdio::dup2_stdin(&null).map_err(|e| system(e.into()))?;
-            broker = Some(self.confine(&source, options.sandbox, distrust)?);
-            Ok(device)
-        });
-        let volume = volume.map_err(|e| e.code(NOT_MOUNTED))?;
+        let (volume, broker) = self.open_and_confine(&name, &source, &mut options, inherited, &null)?;
         // The broker has opened its own.
         let folder = broker.is_none().then(Folder::open);
         let session = match &broker {
@@ -190,6 +173,58 @@ impl Args {
             }
         };
         session.serve(ending).map_err(|e| ended(&name, &e))
+    }
+
+    /// Opens the device, confines this process, and opens the volume on the device. Returns the
+    /// broker if the process is confined.
+    fn open_and_confine(
+        &self,
+        name: &VolumeName,
+        source: &OsStr,
+        options: &mut MountOptions,
+        inherited: Vec<OwnedFd>,
+        null: &File,
+    ) -> Res<(Volume, Option<Arc<Broker>>)> {
+        if VolumeUrl::names_image(name) {
+            self.leave_unconfined(options)?;
+        }
+        let writes = !options.read_only && !options.overlay;
+        lanefs_fuse::await_closing(Path::new(source), writes);
+        let mut broker = None;
+        let volume = open_device(name, writes, options.open_options(), |device| {
+            // What another user may have written gives no rights.
+            let distrust = device.owner().is_some_and(|owner| owner != rustix::process::geteuid().as_raw());
+            if distrust {
+                options.distrust();
+            }
+            let device: Arc<dyn BlockDevice> =
+                if options.overlay { Arc::new(Overlay::new(device)) } else { device };
+            drop(inherited);
+            if options.sandbox == SandboxMode::Off {
+                return Ok(device);
+            }
+            let replaced = rustix::stdio::dup2_stdin(null).map_err(std::io::Error::from);
+            replaced.map_err(|e| not_mounted(name, &self.dir, Cause::from(e).to_string()).code(SYSTEM))?;
+            broker = Some(self.confine(source, options.sandbox, distrust)?);
+            Ok(device)
+        });
+        volume.map(|volume| (volume, broker)).map_err(|e| e.code(NOT_MOUNTED))
+    }
+
+    /// Leaves the server of an RBD image as it was started: librbd starts threads and makes
+    /// connections at any time.
+    fn leave_unconfined(&self, options: &mut MountOptions) -> Res {
+        let why = "librbd makes connections at any time, so the server of this mount cannot be confined";
+        match options.sandbox {
+            SandboxMode::Off => {}
+            SandboxMode::Auto => eprintln!("lanefs: {why}"),
+            SandboxMode::Require => {
+                let why = format!("mount option 'sandbox=require': {why}; qemu-nbd serves the image to one");
+                return Err(not_mounted(&self.volume, &self.dir, why));
+            }
+        }
+        options.sandbox = SandboxMode::Off;
+        Ok(())
     }
 
     /// Confines this process, which from then on opens, starts and mounts nothing. Returns the
@@ -347,16 +382,16 @@ pub(crate) struct MountHelper {
     source: OsString,
     /// The directory to mount it at
     dir: PathBuf,
-    /// Pass over options that are not known
+    /// Ignore unknown options
     #[arg(short)]
     sloppy: bool,
     /// Do all but mount
     #[arg(short = 'f')]
     fake: bool,
-    /// Keep no table of mounts but the kernel's, as ever
+    /// Accepted and ignored: there is no table of mounts but the kernel's
     #[arg(short = 'n')]
     no_table: bool,
-    /// Say what is mounted
+    /// Print the mounted volume
     #[arg(short)]
     verbose: bool,
     /// Read-only
@@ -371,7 +406,7 @@ pub(crate) struct MountHelper {
     /// Refused: nsenter(1) enters a mount namespace
     #[arg(short = 'N', value_name = "NAMESPACE", value_parser = no_namespace)]
     namespace: Option<String>,
-    /// Options, with commas between: see lanefs-mount-options(5)
+    /// Options, separated by commas: see lanefs-mount-options(5)
     #[arg(short, value_name = "OPTIONS")]
     options: Vec<String>,
 }

@@ -17,25 +17,25 @@ use std::io::Write;
 /// Rename or move files and directories
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to move: VOLUME:/path, or a path of the host
+    /// Files and directories to move: VOLUME:/path, or a path of the host
     #[arg(required = true, value_name = "SRC")]
     sources: Vec<OsString>,
-    /// Where to
+    /// The new name or directory: VOLUME:/path, or a path of the host
     #[arg(value_name = "DST")]
     destination: OsString,
-    /// Leave what exists
+    /// Do not overwrite existing files
     #[arg(short, long)]
     no_clobber: bool,
     /// DST is the new name, not a directory to move into
     #[arg(short = 'T', long)]
     no_target_directory: bool,
-    /// Let SRC and DST, in one volume, change places
+    /// Exchange SRC and DST, which are in one volume
     #[arg(long, conflicts_with = "no_clobber")]
     exchange: bool,
-    /// Say what is moved
+    /// Print each move
     #[arg(short, long)]
     verbose: bool,
-    /// For those used to it: nothing is ever asked
+    /// Accepted and ignored: the command never asks
     #[arg(short, long, hide = true)]
     force: bool,
 }

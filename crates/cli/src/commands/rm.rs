@@ -16,19 +16,19 @@ use std::os::unix::ffi::OsStrExt;
 /// Remove files and directories
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to remove, as VOLUME:/path
+    /// Files and directories to remove, as VOLUME:/path
     #[arg(required = true, value_name = "VOLUME:/PATH")]
     paths: Vec<OsString>,
-    /// Remove directories with all that is in them
+    /// Remove directories and their contents
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
-    /// What is not there is no failure
+    /// Ignore files that do not exist
     #[arg(short, long)]
     force: bool,
     /// Remove empty directories
     #[arg(short, long)]
     dir: bool,
-    /// Say what is removed
+    /// Print each removed name
     #[arg(short, long)]
     verbose: bool,
 }

@@ -46,7 +46,7 @@ pub(crate) struct Args {
     /// The program writes to the volume, which otherwise is only read
     #[arg(long)]
     rw: bool,
-    /// What the program writes stays in memory, and is dropped when it has ended
+    /// Keep the program's writes in memory, and drop them at its end
     #[arg(long, conflicts_with = "rw")]
     overlay: bool,
     /// The volume is the program's root directory, with /dev, /proc and /sys of this machine in it

@@ -15,13 +15,13 @@ use std::fmt::Write as _;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
-/// Show all that an inode says of a file
+/// Show all fields of the inode of a file
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Files, as VOLUME:/path
     #[arg(required = true, value_name = "VOLUME[:/PATH]")]
     files: Vec<OsString>,
-    /// What a symbolic link leads to, not the link
+    /// Follow symbolic links
     #[arg(short = 'L', long)]
     dereference: bool,
     /// Print FORMAT for each file: %n %N %i %h %f %F %a %A %u %U %g %G %s %b %B %o %t %T %w %W %x

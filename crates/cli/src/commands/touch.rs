@@ -11,7 +11,7 @@ use lanefs::AtSymlink;
 use rustix::io::Errno;
 use std::ffi::OsString;
 
-/// Set the times of files, and make those that are not there
+/// Set the times of files, and create missing files
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Args {
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// Make no file
     #[arg(short = 'c', long)]
     no_create: bool,
-    /// A symbolic link itself, not what it leads to; makes no file
+    /// Change a symbolic link itself, not its target; implies --no-create
     #[arg(short = 'h', long)]
     no_dereference: bool,
     /// This time instead of now: 2026-11-21 19:44:42, @SECONDS, yesterday, '3 days ago'

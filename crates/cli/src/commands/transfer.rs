@@ -19,10 +19,10 @@ pub(super) struct Ownership {
     /// Everything belongs to this user and group: USER, USER:GROUP or :GROUP
     #[arg(long)]
     owner: Option<Owner>,
-    /// COUNT users from FROM on become those from TO on; more than once for more ranges
+    /// Map COUNT users from FROM on to those from TO on; repeat it for more ranges
     #[arg(long, value_name = "FROM:TO[:COUNT]")]
     uid_map: Vec<IdRange>,
-    /// The same for groups
+    /// Map COUNT groups from FROM on to those from TO on; repeat it for more ranges
     #[arg(long, value_name = "FROM:TO[:COUNT]")]
     gid_map: Vec<IdRange>,
 }

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 /// Change settings of a volume, as tune2fs does
 ///
-/// What needs other structures of the volume to be written anew is refused: tune2fs does that.
+/// Changes that would rewrite other structures of the volume are refused: use tune2fs for them.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The volume
@@ -25,7 +25,7 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = true)]
 struct Settings {
-    /// Name of the volume, at most 16 bytes; '' takes it away
+    /// Label of the volume, at most 16 bytes; '' removes it
     #[arg(short = 'L', value_name = "LABEL")]
     label: Option<OsString>,
     /// UUID: random, clear, or the UUID itself; checksums of metadata need metadata_csum_seed first
@@ -46,7 +46,7 @@ struct Settings {
     /// The group that may take them
     #[arg(short = 'g', value_name = "GROUP", value_parser = group)]
     reserved_gid: Option<u16>,
-    /// What the kernel does about an error that it finds: continue, remount-ro, panic
+    /// The kernel's behaviour on errors: continue, remount-ro, panic
     #[arg(short = 'e', value_name = "BEHAVIOR", value_parser = errors)]
     errors: Option<ErrorBehavior>,
     /// Mounts after which e2fsck checks the volume; 0 or -1 is never
@@ -93,6 +93,7 @@ impl TuneExtended {
 
 fn feature(text: &str) -> Result<bool, String> {
     match text {
+        "mmp" | "^mmp" => Err("lanefs mmp on and lanefs mmp off switch multiple mount protection".into()),
         "metadata_csum_seed" => Ok(true),
         "^metadata_csum_seed" => Ok(false),
         _ => Err(format!(

@@ -17,20 +17,20 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Take a mount away, and wait until its volume is closed
+/// Unmount a volume, and wait until it is closed
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The directory that it is mounted at
     #[arg(value_name = "DIRECTORY")]
     dir: PathBuf,
-    /// Take it from the tree of names now, and for good when nobody uses it any more
+    /// Detach it now, and unmount it when no program uses it any more
     #[arg(short, long)]
     lazy: bool,
-    /// Also while programs use it, whose calls fail from then on. What they have written and not
+    /// Unmount it while programs use it: their calls fail from then on, and data that they have not
     /// synced may be lost
     #[arg(short, long, conflicts_with = "read_only")]
     force: bool,
-    /// If programs use it, make it read-only in place of a failure
+    /// Make it read-only if programs use it, in place of a failure
     #[arg(short, long)]
     read_only: bool,
 }
@@ -183,7 +183,7 @@ fn listed(lead: &str, users: &[User]) -> String {
     format!("{lead}{}", names.join(", "))
 }
 
-/// Take a mount away, as umount(8) calls it, and wait until its volume is closed
+/// Unmount a volume, as umount(8) calls it, and wait until it is closed
 ///
 /// umount(8) runs it for mounts of the type fuse.lanefs, or that name it by -o uhelper=lanefs.
 #[derive(Debug, clap::Parser)]
@@ -191,20 +191,20 @@ fn listed(lead: &str, users: &[User]) -> String {
 pub(crate) struct UmountHelper {
     /// The directory
     dir: PathBuf,
-    /// Also while programs use it, whose calls fail from then on. What they have written and not
+    /// Unmount it while programs use it: their calls fail from then on, and data that they have not
     /// synced may be lost
     #[arg(short, conflicts_with = "read_only")]
     force: bool,
-    /// From the tree of names now, and for good when no program uses it any more
+    /// Detach it now, and unmount it when no program uses it any more
     #[arg(short)]
     lazy: bool,
-    /// Keep no table of mounts but the kernel's, as ever
+    /// Accepted and ignored: there is no table of mounts but the kernel's
     #[arg(short = 'n')]
     no_table: bool,
-    /// If programs use it, make it read-only in place of a failure
+    /// Make it read-only if programs use it, in place of a failure
     #[arg(short)]
     read_only: bool,
-    /// Say what is unmounted
+    /// Print the unmounted directory
     #[arg(short)]
     verbose: bool,
     /// The type: lanefs, or fuse and any name behind a dot

@@ -91,7 +91,7 @@ struct Format {
     /// Bytes of a block of the tree
     #[arg(long, value_name = "BYTES", default_value_t = 4096)]
     hash_block_size: u32,
-    /// Write over what is in the place of the tree
+    /// Overwrite existing data in the place of the tree
     #[arg(short, long)]
     force: bool,
 }

@@ -63,7 +63,7 @@ enum XattrAction {
         /// Files, as VOLUME:/path
         #[arg(required = true, value_name = "VOLUME:/PATH")]
         files: Vec<OsString>,
-        /// A symbolic link itself, not what it leads to
+        /// Change a symbolic link itself, not its target
         #[arg(short = 'h', long)]
         no_dereference: bool,
         /// As JSON
@@ -77,7 +77,7 @@ struct File {
     /// The file, as VOLUME:/path
     #[arg(value_name = "VOLUME:/PATH")]
     path: OsString,
-    /// A symbolic link itself, not what it leads to
+    /// Change a symbolic link itself, not its target
     #[arg(short = 'h', long)]
     no_dereference: bool,
 }

@@ -3,7 +3,7 @@
 //! A [`HostSide`] belongs to one path that the user named. The kernel resolves that path with its
 //! links. Names below it are resolved from an open directory, and through no link.
 
-use super::{Meta, Node, Outcome, Side, Sink, Source};
+use super::{Meta, OpenInode, Outcome, Side, Sink, Source};
 use crate::time::Time;
 use lanefs::AtSymlink;
 use lanefs_archive::Overwrite;
@@ -194,7 +194,7 @@ impl Side for HostSide {
         Ok(folder.make_dir(&name, mode)?)
     }
 
-    fn symlink(&self, target: &Path, path: &Path) -> Outcome<Box<dyn Node + '_>> {
+    fn symlink(&self, target: &Path, path: &Path) -> Outcome<Box<dyn OpenInode + '_>> {
         let (folder, name) = self.locate(path)?;
         let target = CString::new(target.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
         Ok(Box::new(folder.symlink(&target, &name)?))
@@ -205,12 +205,12 @@ impl Side for HostSide {
         Ok(folder.link(&self.find(old)?, &name)?)
     }
 
-    fn mknod(&self, path: &Path, mode: u32, rdev: (u32, u32)) -> Outcome<Box<dyn Node + '_>> {
+    fn mknod(&self, path: &Path, mode: u32, rdev: (u32, u32)) -> Outcome<Box<dyn OpenInode + '_>> {
         let (folder, name) = self.locate(path)?;
         Ok(Box::new(folder.mknod(&name, mode, rdev)?))
     }
 
-    fn node(&self, path: &Path, expected: Option<(u64, u64)>) -> Outcome<Box<dyn Node + '_>> {
+    fn node(&self, path: &Path, expected: Option<(u64, u64)>) -> Outcome<Box<dyn OpenInode + '_>> {
         // A named target may be a link to the directory that was filled.
         let object = if self.is_named(path) && self.metadata(path, AtSymlink::Follow)?.is_dir() {
             Folder::open(path, self.overwrite)?.into_object()
@@ -299,7 +299,7 @@ impl Source for HostFile {
     }
 }
 
-impl Node for Object {
+impl OpenInode for Object {
     fn set_mode(&self, mode: u32) -> Outcome {
         Ok(self.set_mode(mode)?)
     }

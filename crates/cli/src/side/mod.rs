@@ -80,8 +80,8 @@ pub(crate) trait Source {
     fn next_data(&self, offset: u64) -> Outcome<Option<(u64, u64)>>;
 }
 
-/// One inode, held open: attributes are set of this inode, whatever its name is by then.
-pub(crate) trait Node {
+/// An inode that is held open: its attributes are set, whatever its name is by then.
+pub(crate) trait OpenInode {
     fn set_mode(&self, mode: u32) -> Outcome;
     fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Outcome;
     fn set_times(&self, atime: Time, mtime: Time) -> Outcome;
@@ -89,7 +89,7 @@ pub(crate) trait Node {
 }
 
 /// An open file to write.
-pub(crate) trait Sink: Node {
+pub(crate) trait Sink: OpenInode {
     fn write_at(&self, data: &[u8], offset: u64) -> Outcome;
     fn set_len(&self, len: u64) -> Outcome;
 }
@@ -118,12 +118,12 @@ pub(crate) trait Side {
     /// have open is not reused.
     fn create(&self, path: &Path, mode: u32, keep: bool) -> Outcome<Box<dyn Sink + '_>>;
     fn mkdir(&self, path: &Path, mode: u32) -> Outcome;
-    fn symlink(&self, target: &Path, path: &Path) -> Outcome<Box<dyn Node + '_>>;
+    fn symlink(&self, target: &Path, path: &Path) -> Outcome<Box<dyn OpenInode + '_>>;
     fn hard_link(&self, old: &Path, new: &Path) -> Outcome;
-    fn mknod(&self, path: &Path, mode: u32, rdev: (u32, u32)) -> Outcome<Box<dyn Node + '_>>;
+    fn mknod(&self, path: &Path, mode: u32, rdev: (u32, u32)) -> Outcome<Box<dyn OpenInode + '_>>;
     /// Returns the inode at `path`, not followed. Refuses any other than `expected` (device,
     /// inode).
-    fn node(&self, path: &Path, expected: Option<(u64, u64)>) -> Outcome<Box<dyn Node + '_>>;
+    fn node(&self, path: &Path, expected: Option<(u64, u64)>) -> Outcome<Box<dyn OpenInode + '_>>;
     fn rename(&self, old: &Path, new: &Path) -> Outcome;
     /// Lets two names change places.
     fn exchange(&self, one: &Path, other: &Path) -> Outcome;

@@ -1,12 +1,13 @@
 //! Files of a volume, through the engine.
 
-use super::{Meta, Node, Outcome, Side, Sink, Source};
+use super::{Meta, OpenInode, Outcome, Side, Sink, Source};
 use crate::failure::{Cause, Failure, Res};
 use crate::location::VolumeName;
 use crate::stats::StatsArg;
 use crate::time::Time;
 use lanefs::{
-    AtSymlink, DeviceNumber, FileType, NewAttr, RenameFlags, SetAttr, SetTime, SetXattr, Timestamp, Volume,
+    AtSymlink, DeviceNumber, FileType, NewAttr, Node, RenameFlags, SetAttr, SetTime, SetXattr, Timestamp,
+    Volume,
 };
 use lanefs_archive::check_owner;
 use rustix::io::Errno;
@@ -161,7 +162,7 @@ impl Side for VolumeSide {
         self.with(|v| v.create_dir_with(path, attr(mode)))
     }
 
-    fn symlink(&self, target: &Path, path: &Path) -> Outcome<Box<dyn Node + '_>> {
+    fn symlink(&self, target: &Path, path: &Path) -> Outcome<Box<dyn OpenInode + '_>> {
         self.with(|v| v.symlink(target, path))?;
         self.node(path, None)
     }
@@ -170,13 +171,13 @@ impl Side for VolumeSide {
         self.with(|v| v.hard_link(old, new))
     }
 
-    fn mknod(&self, path: &Path, mode: u32, (major, minor): (u32, u32)) -> Outcome<Box<dyn Node + '_>> {
+    fn mknod(&self, path: &Path, mode: u32, (major, minor): (u32, u32)) -> Outcome<Box<dyn OpenInode + '_>> {
         let Some(kind) = FileType::from_mode(mode as u16) else { return Err(Errno::INVAL.into()) };
         self.with(|v| v.mknod(path, kind, DeviceNumber { major, minor }, attr(mode)))?;
         self.node(path, None)
     }
 
-    fn node(&self, path: &Path, expected: Option<(u64, u64)>) -> Outcome<Box<dyn Node + '_>> {
+    fn node(&self, path: &Path, expected: Option<(u64, u64)>) -> Outcome<Box<dyn OpenInode + '_>> {
         // The volume is locked: no other process changes what the path leads to.
         let ino = expected.map_or_else(
             || self.metadata(path, AtSymlink::NoFollow).map(|meta| meta.ino),
@@ -219,39 +220,38 @@ impl Side for VolumeSide {
     }
 }
 
-impl Node for lanefs::Node {
-    fn set_mode(&self, mode: u32) -> Outcome {
-        Ok(self.set_attr(&mode_of(mode))?)
-    }
+/// A value that keeps an inode of a volume.
+trait KeepsInode {
+    fn inode(&self) -> Node;
+}
 
-    fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Outcome {
-        Ok(self.set_attr(&owner_of(uid, gid)?)?)
-    }
-
-    fn set_times(&self, atime: Time, mtime: Time) -> Outcome {
-        Ok(self.set_attr(&times_of(atime, mtime))?)
-    }
-
-    fn set_xattr(&self, name: &OsStr, value: &[u8]) -> Outcome {
-        Ok(lanefs::Node::set_xattr(self, name, value, SetXattr::Any)?)
+impl KeepsInode for Node {
+    fn inode(&self) -> Node {
+        self.clone()
     }
 }
 
-impl Node for lanefs::File {
+impl KeepsInode for lanefs::File {
+    fn inode(&self) -> Node {
+        self.node()
+    }
+}
+
+impl<I: KeepsInode> OpenInode for I {
     fn set_mode(&self, mode: u32) -> Outcome {
-        Ok(self.set_attr(&mode_of(mode))?)
+        Ok(self.inode().set_attr(&mode_of(mode))?)
     }
 
     fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Outcome {
-        Ok(self.set_attr(&owner_of(uid, gid)?)?)
+        Ok(self.inode().set_attr(&owner_of(uid, gid)?)?)
     }
 
     fn set_times(&self, atime: Time, mtime: Time) -> Outcome {
-        Ok(self.set_attr(&times_of(atime, mtime))?)
+        Ok(self.inode().set_attr(&times_of(atime, mtime))?)
     }
 
     fn set_xattr(&self, name: &OsStr, value: &[u8]) -> Outcome {
-        Ok(lanefs::File::set_xattr(self, name, value, SetXattr::Any)?)
+        Ok(self.inode().set_xattr(name, value, SetXattr::Any)?)
     }
 }
 

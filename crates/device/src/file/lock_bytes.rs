@@ -69,8 +69,8 @@ fn set_once(file: &File, lock: &Lock) -> libc::c_int {
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const *lock) }
 }
 
-/// Sets the lock by the kernel's call, whose offsets have 64 bits. Those of fcntl(2) have 32 here,
-/// and BASE is beyond them.
+/// Sets the lock by the kernel's call, whose offsets have 64 bits. fcntl(2) has offsets of 32 bits
+/// here, and BASE is beyond them.
 #[cfg(all(target_env = "gnu", any(target_arch = "x86", target_arch = "arm")))]
 fn set_once(file: &File, lock: &Lock) -> libc::c_long {
     // SAFETY: the kernel only reads `lock`, which outlives the call.

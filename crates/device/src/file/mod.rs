@@ -23,6 +23,7 @@ mod owner;
 mod piece;
 #[cfg(target_pointer_width = "64")]
 mod ring;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod vectored;
@@ -43,6 +44,7 @@ use crate::{BlockDevice, Cached, DeviceError, IoUring, Op, ReadOp, Result, Write
 use flush::Flusher;
 use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom};
 use rustix::io::{Errno, retry_on_intr};
+use shared::SharedFile;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -72,10 +74,14 @@ enum Kind {
     },
 }
 
-/// A volume in a regular file or on a block special file.
+/// A regular file or a block special file, as a device.
 ///
-/// Open one with [`FileDevice::open`], [`FileDevice::create`] or
-/// [`FileOptions`](crate::FileOptions).
+/// [`FileDevice::open`], [`FileDevice::create`] and [`FileOptions`](crate::FileOptions) return one.
+/// From then on until it is dropped, it holds a lock on the file: there is one device for writing,
+/// or any number for reading.
+///
+/// After a failed flush every later flush fails, because the kernel drops pages that it could not
+/// write. A file that another process makes shorter causes failed reads, no crash.
 pub struct FileDevice {
     file: File,
     path: PathBuf,
@@ -90,6 +96,8 @@ pub struct FileDevice {
     align: usize,
     /// Where `file` goes past the page cache, the same for reads that do not.
     for_small_reads: Option<File>,
+    /// Where `file` goes through the page cache, the same for I/O that does not.
+    shared: Option<SharedFile>,
     /// Held by a write that reads a sector first, because it covers only a part of it.
     partial_sector: Mutex<()>,
     flusher: Flusher,
@@ -104,7 +112,7 @@ impl FileDevice {
         &self.path
     }
 
-    /// Returns whether it is a block special file.
+    /// Returns whether the file is a block special file.
     pub fn is_block_special(&self) -> bool {
         matches!(self.kind, Kind::Block { .. })
     }
@@ -192,6 +200,10 @@ impl BlockDevice for FileDevice {
         Some(self.owner)
     }
 
+    fn name(&self) -> Option<String> {
+        Some(self.path.to_string_lossy().into_owned())
+    }
+
     fn cached(&self) -> Option<Cached> {
         Some(match (self.is_direct(), &self.for_small_reads) {
             (false, _) => Cached::All,
@@ -227,14 +239,31 @@ impl BlockDevice for FileDevice {
         use rustix::io::{ReadWriteFlags, preadv2};
         let Some(file) = &self.for_small_reads else { return false };
         let inside = check_range(Op::Read, self.size(), offset, buf.len() as u64).is_ok();
-        let read = |buf: &mut [u8]| {
-            preadv2(file, &mut [io::IoSliceMut::new(buf)], offset, ReadWriteFlags::NOWAIT)
-        };
+        let read =
+            |buf: &mut [u8]| preadv2(file, &mut [io::IoSliceMut::new(buf)], offset, ReadWriteFlags::NOWAIT);
         inside && read(buf) == Ok(buf.len())
     }
 
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {
         self.write_vectored(ops).map_err(|e| e.of(&self.path))
+    }
+
+    fn read_shared(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let len = buf.len() as u64;
+        check_range(Op::Read, self.size(), offset, len)?;
+        match self.read_past_cache(buf, offset) {
+            Some(done) => done.map_err(|e| DeviceError::new(Op::Read, offset, len, e).of(&self.path)),
+            None => self.read_batch_direct(&mut [ReadOp { offset, buf }]),
+        }
+    }
+
+    fn write_shared(&self, data: &[u8], offset: u64) -> Result<()> {
+        let len = data.len() as u64;
+        self.check_change(Op::Write, offset, len)?;
+        match self.write_past_cache(data, offset) {
+            Some(done) => done.map_err(|e| DeviceError::new(Op::Write, offset, len, e).of(&self.path)),
+            None => self.write_at(data, offset),
+        }
     }
 
     fn flush(&self) -> Result<()> {

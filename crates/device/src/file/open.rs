@@ -3,6 +3,7 @@
 
 use super::lock::{is_locked, lock, lock_holders, outlast};
 use super::ring::Rings;
+use super::shared::SharedFile;
 use super::{FileDevice, Kind};
 use crate::open_here::OpenHere;
 use crate::{AlignedBuf, BlockDevice, Cached, DeviceError, FileOptions, IoUring, Op, Result};
@@ -33,8 +34,9 @@ impl FileOptions {
         self.finish(path, file, kind)
     }
 
-    /// Creates a sparse file of `size` zero bytes, and drops the old content of an existing file. A
-    /// block special file must have at least `size` bytes and keeps its content.
+    /// Creates a sparse file of `size` zero bytes, and drops the content of an existing file.
+    ///
+    /// A block special file must have at least `size` bytes, and keeps its content.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open), and where the file system cannot hold a file of that
@@ -43,11 +45,10 @@ impl FileOptions {
         self.create_at(path.as_ref(), size, true)
     }
 
-    /// Makes a sparse file of `size` zero bytes that was not there before.
+    /// Creates a sparse file of `size` zero bytes, and leaves an existing file alone.
     ///
     /// # Errors
-    /// EEXIST if the path is taken: what it leads to is left alone. Also the errors of
-    /// [`create`](Self::create).
+    /// EEXIST if there is a file, and the other errors of [`create`](Self::create).
     pub fn create_new(&self, path: impl AsRef<Path>, size: u64) -> Result<FileDevice> {
         self.create_at(path.as_ref(), size, false)
     }
@@ -145,6 +146,8 @@ impl FileOptions {
         };
         let wants_cache = self.cached == Cached::SmallReads && align > 1;
         let for_small_reads = if wants_cache { reopen(&file).ok() } else { None };
+        let shared_align = direct_alignment(&file, kind);
+        let shared = if align == 1 { SharedFile::open(&file, shared_align, self.read_only) } else { None };
         let rings = Rings::default();
         let probed = match (self.io_uring, self.confined) {
             (IoUring::Off, _) | (IoUring::Auto, false) => Ok(()),
@@ -169,6 +172,7 @@ impl FileOptions {
             locks_bytes: self.read_only || self.window.is_some(),
             align,
             for_small_reads,
+            shared,
             partial_sector: Default::default(),
             flusher: Default::default(),
             io_uring: self.io_uring,

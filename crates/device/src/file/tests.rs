@@ -363,29 +363,35 @@ fn a_file_that_shrank_is_an_error() {
     assert!(dev.read_batch(&mut [ReadOp { offset: 4000, buf: &mut [0; 200] }]).is_err());
 }
 
+/// Numbers that look random, the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % end as u64) as usize
+    }
+}
+
 /// Random reads, writes, batches, zeros and discards against a plain Vec.
 pub(crate) fn exercise(dev: &dyn BlockDevice, path: &Path) {
     let size = dev.size() as usize;
     let mut model = pattern(size, 7);
     dev.write_at(&model, 0).unwrap();
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut random = |below: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state % below as u64) as usize
-    };
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
     for step in 0..300 {
-        let at = random(size);
+        let at = random.below(size);
         // Mostly small; some larger than a bounce buffer.
-        let most = if random(8) == 0 { size } else { 9000 };
-        let mut len = random(most.min(size - at)) + 1;
+        let most = if random.below(8) == 0 { size } else { 9000 };
+        let mut len = random.below(most.min(size - at)) + 1;
         let mut at = at;
-        if random(3) == 0 {
+        if random.below(3) == 0 {
             at = at / 4096 * 4096;
             len = (len.next_multiple_of(4096)).min(size - at);
         }
-        match random(6) {
+        match random.below(6) {
             0 => {
                 let data = pattern(len, step as u8);
                 dev.write_at(&data, at as u64).unwrap();
@@ -396,39 +402,10 @@ pub(crate) fn exercise(dev: &dyn BlockDevice, path: &Path) {
                 dev.read_at(&mut got, at as u64).unwrap();
                 assert!(got == model[at..at + len], "read of {len} at {at}");
             }
-            2 => {
-                // Cut into ops and pieces, submitted back to front, one left out.
-                let data = pattern(len, step as u8);
-                let cut = random(len) / 3 + 1;
-                let ops: Vec<(u64, Vec<&[u8]>)> = data
-                    .chunks(cut * 3)
-                    .enumerate()
-                    .map(|(i, c)| ((at + i * cut * 3) as u64, c.chunks(cut).collect()))
-                    .collect();
-                let skip = random(ops.len() + 1);
-                let mut ops: Vec<WriteOp<'_>> = ops
-                    .iter()
-                    .enumerate()
-                    .filter(|&(i, _)| i != skip)
-                    .map(|(_, (offset, data))| WriteOp { offset: *offset, data })
-                    .collect();
-                ops.reverse();
-                dev.write_batch(&ops).unwrap();
-                for op in ops {
-                    let bytes = op.data.concat();
-                    model[op.offset as usize..][..bytes.len()].copy_from_slice(&bytes);
-                }
-            }
+            2 => write_batch(dev, &mut model, at, &pattern(len, step as u8), &mut random),
             3 => {
-                let mut got = vec![1; len];
-                let cut = random(len) + 1;
-                let mut ops: Vec<ReadOp<'_>> = got
-                    .chunks_mut(cut)
-                    .enumerate()
-                    .map(|(i, buf)| ReadOp { offset: (at + i * cut) as u64, buf })
-                    .collect();
-                ops.reverse();
-                dev.read_batch(&mut ops).unwrap();
+                let cut = random.below(len) + 1;
+                let got = read_batch(dev, at, len, cut);
                 assert!(got == model[at..at + len], "batch read of {len} at {at} cut by {cut}");
             }
             4 => {
@@ -446,6 +423,42 @@ pub(crate) fn exercise(dev: &dyn BlockDevice, path: &Path) {
     dev.read_at(&mut all, 0).unwrap();
     assert!(all == model);
     assert!(std::fs::read(path).unwrap() == model, "the file differs from what the device reads");
+}
+
+/// Writes `data` at `at` in one batch: cut into ops and pieces, back to front, one op left out.
+fn write_batch(dev: &dyn BlockDevice, model: &mut [u8], at: usize, data: &[u8], random: &mut Random) {
+    let cut = random.below(data.len()) / 3 + 1;
+    let ops: Vec<(u64, Vec<&[u8]>)> = data
+        .chunks(cut * 3)
+        .enumerate()
+        .map(|(i, c)| ((at + i * cut * 3) as u64, c.chunks(cut).collect()))
+        .collect();
+    let skip = random.below(ops.len() + 1);
+    let mut ops: Vec<WriteOp<'_>> = ops
+        .iter()
+        .enumerate()
+        .filter(|&(i, _)| i != skip)
+        .map(|(_, (offset, data))| WriteOp { offset: *offset, data })
+        .collect();
+    ops.reverse();
+    dev.write_batch(&ops).unwrap();
+    for op in ops {
+        let bytes = op.data.concat();
+        model[op.offset as usize..][..bytes.len()].copy_from_slice(&bytes);
+    }
+}
+
+/// Reads `len` bytes at `at` in one batch of ops of `cut` bytes, back to front.
+fn read_batch(dev: &dyn BlockDevice, at: usize, len: usize, cut: usize) -> Vec<u8> {
+    let mut got = vec![1; len];
+    let mut ops: Vec<ReadOp<'_>> = got
+        .chunks_mut(cut)
+        .enumerate()
+        .map(|(i, buf)| ReadOp { offset: (at + i * cut) as u64, buf })
+        .collect();
+    ops.reverse();
+    dev.read_batch(&mut ops).unwrap();
+    got
 }
 
 #[test]

@@ -1,22 +1,26 @@
 //! Requests to an export that survive the loss of its connections.
 //!
 //! A thread whose request meets a lost connection makes a new one, or waits for the thread that
-//! does. Before any other request is sent, the writes since the last flush are written again, in
-//! order. Then each thread sends again what was not answered.
+//! does. Before any other request is sent, the device's guard is asked whether this host may still
+//! write ([`RepeatGuard`]), and what was written since the last flush is written again. Then each
+//! thread sends again what was not answered.
 //!
 //! The device fails for good, with the first reason, when
 //! - no connection comes about in the time that `reconnect=` gives, or one request is lost with its
 //!   connection again and again for as long;
 //! - the server breaks the protocol;
 //! - the export is another than before: smaller, or without what was relied on;
-//! - what was acknowledged cannot be written again.
+//! - what was acknowledged cannot be written again;
+//! - its guard refuses.
 
 use super::error::NbdError;
 use super::handshake::Agreed;
-use super::link::{Data, Job};
-use super::request::{Command, Request};
-use super::session::{Connector, Session, check_same};
-use super::unflushed::{Kept, Unflushed, apart};
+use super::job::{Data, Job};
+use super::request::{Command, FUA, Request};
+use super::session::{Connector, Session};
+use super::unflushed::{Kept, Next, Unflushed};
+use super::wire::ExportFlags;
+use crate::RepeatGuard;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -24,6 +28,8 @@ use std::time::{Duration, Instant};
 /// The first pause between two tries to connect, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// The least time that a try to connect has.
+const LEAST_TIME: Duration = Duration::from_millis(500);
 
 /// How the connections are.
 #[derive(Debug)]
@@ -42,7 +48,11 @@ pub(crate) struct Client {
     pub(crate) agreed: Agreed,
     state: Mutex<State>,
     changed: Condvar,
-    unflushed: Mutex<Unflushed>,
+    unflushed: Unflushed,
+    /// Flags of every write: FUA where the server has no flush.
+    write_flags: u16,
+    /// Asked on each new connection before anything is written.
+    guard: Mutex<Option<RepeatGuard>>,
     /// A flush has failed: what was written since the one before may be lost.
     flush_failed: AtomicBool,
 }
@@ -51,21 +61,26 @@ impl Client {
     /// Opens the export.
     ///
     /// # Errors
-    /// A loss; what the server refuses, or gets wrong.
+    /// A loss; what the server refuses, or gets wrong; an export that cannot be written to as the
+    /// connector wants it.
     pub(crate) fn open(connector: Connector) -> Result<Self, NbdError> {
         let (session, agreed) = connector.open(0, connector.url.timeout)?;
+        let write_flags = match () {
+            () if connector.read_only => 0,
+            () if agreed.flags.has(ExportFlags::READ_ONLY) => return Err(NbdError::ReadOnly),
+            () if agreed.flags.has(ExportFlags::FLUSH) => 0,
+            () if agreed.flags.has(ExportFlags::FUA) => FUA,
+            () => return Err(NbdError::NoFlush),
+        };
         let state = State { session: Arc::new(session), reconnecting: false, failed: None };
-        let unflushed = Mutex::new(Unflushed::new(connector.url.unflushed));
+        let unflushed = Unflushed::new(connector.url.unflushed);
         let (state, changed) = (Mutex::new(state), Condvar::new());
-        Ok(Self { connector, agreed, state, changed, unflushed, flush_failed: AtomicBool::new(false) })
+        let (guard, flush_failed) = (Mutex::default(), AtomicBool::new(false));
+        Ok(Self { connector, agreed, state, changed, unflushed, write_flags, guard, flush_failed })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn unflushed(&self) -> MutexGuard<'_, Unflushed> {
-        self.unflushed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs all jobs, on a new connection where one is lost.
@@ -75,24 +90,44 @@ impl Client {
     pub(crate) fn run(&self, jobs: &mut [Job<'_>]) -> Result<(), NbdError> {
         let mut left = jobs.len();
         let mut lost_since = None;
+        let mut pause = FIRST_PAUSE;
         loop {
             let session = self.session()?;
             let Err(why) = session.run(jobs) else { break };
             if !why.is_loss() {
                 return Err(self.fail(why));
             }
-            let still = jobs.iter().filter(|job| !job.done).count();
-            if still < left {
-                (left, lost_since) = (still, None);
+            let mut still = 0;
+            for job in jobs.iter_mut().filter(|job| !job.done) {
+                // What came of its answer is not the answer.
+                job.failed = None;
+                still += 1;
             }
-            let since = *lost_since.get_or_insert_with(Instant::now);
-            // A server that takes every connection, and never this request.
-            if since.elapsed() > self.connector.url.reconnect {
+            if self.connector.url.reconnect.is_zero() {
                 return Err(self.fail(self.gave_up(why)));
             }
+            // A server that takes every connection, and never this request.
+            match lost_since {
+                Some(since) if still == left => self.pause(since, &mut pause, &why)?,
+                _ => (lost_since, pause) = (Some(Instant::now()), FIRST_PAUSE),
+            }
+            left = still;
             self.reconnect(&session, why)?;
         }
-        jobs.iter_mut().find_map(|job| job.failed.take()).map_or(Ok(()), Err)
+        jobs.iter().find_map(|job| job.failed.clone()).map_or(Ok(()), Err)
+    }
+
+    /// Waits before a request is sent again that was lost before, each time for longer.
+    ///
+    /// # Errors
+    /// Why the device has failed: the request has been lost for as long as `reconnect=` gives.
+    fn pause(&self, since: Instant, pause: &mut Duration, why: &NbdError) -> Result<(), NbdError> {
+        if since.elapsed() > self.connector.url.reconnect {
+            return Err(self.fail(self.gave_up(why.clone())));
+        }
+        std::thread::sleep(*pause);
+        *pause = (*pause * 2).min(LONGEST_PAUSE);
+        Ok(())
     }
 
     fn gave_up(&self, last: NbdError) -> NbdError {
@@ -137,6 +172,7 @@ impl Client {
         let began = Instant::now();
         let mut pause = FIRST_PAUSE;
         loop {
+            let tried = began.elapsed();
             let last = match self.try_again(lost.generation + 1, began) {
                 Ok(session) => {
                     let mut state = self.state();
@@ -149,7 +185,8 @@ impl Client {
                 Err(why) if may_pass(&why) => why,
                 Err(why) => return Err(self.fail(why)),
             };
-            if began.elapsed() + pause > self.connector.url.reconnect {
+            // By when the try began: a process that was stopped meanwhile tries once more.
+            if tried + pause > self.connector.url.reconnect {
                 return Err(self.fail(self.gave_up(last)));
             }
             std::thread::sleep(pause);
@@ -161,74 +198,95 @@ impl Client {
     fn try_again(&self, generation: u64, began: Instant) -> Result<Session, NbdError> {
         let Connector { url, .. } = &self.connector;
         let rest = url.reconnect.saturating_sub(began.elapsed());
-        let timeout = url.timeout.min(rest).max(Duration::from_millis(100));
+        let timeout = url.timeout.min(rest).max(LEAST_TIME);
         let (session, agreed) = self.connector.open(generation, timeout)?;
-        check_same(&self.agreed, &agreed)?;
-        let writes = self.unflushed().to_repeat();
-        for run in apart(&writes) {
-            let mut jobs: Vec<Job<'_>> = run.iter().map(|write| job_of(write, 0)).collect();
-            session.run(&mut jobs)?;
-            let refused = jobs.iter_mut().zip(run).find_map(|(job, write)| Some((job.failed.take()?, write)));
-            if let Some((why, write)) = refused {
-                let (offset, len) = (write.offset, write.len.into());
-                return Err(NbdError::Replay { offset, len, why: Box::new(why) });
+        self.connector.check_same(&self.agreed, &agreed)?;
+        self.ask_guard(&session)?;
+        let writes = self.unflushed.to_repeat();
+        let mut jobs: Vec<Job<'_>> = writes.iter().map(|write| job_of(write, self.write_flags)).collect();
+        session.run(&mut jobs)?;
+        let refused = jobs.iter_mut().find_map(|job| Some((job.failed.take()?, job.request)));
+        match refused {
+            None => Ok(session),
+            Some((why, Request { offset, len, .. })) => {
+                Err(NbdError::Replay { offset, len: len.into(), why: Box::new(why) })
             }
         }
-        Ok(session)
     }
 
-    /// Runs writes, which are kept until they are flushed.
+    /// Sets what is asked on each new connection before anything is written.
+    pub(crate) fn set_guard(&self, guard: RepeatGuard) {
+        *self.guard.lock().unwrap_or_else(PoisonError::into_inner) = Some(guard);
+    }
+
+    /// Asks the guard, on a connection on which nothing was written yet.
+    fn ask_guard(&self, session: &Session) -> Result<(), NbdError> {
+        let guard = self.guard.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(RepeatGuard { offset, len, check }) = guard else { return Ok(()) };
+        let block = u64::from(self.agreed.min_block);
+        let start = offset / block * block;
+        let end = (offset + len as u64).next_multiple_of(block);
+        let mut bytes = vec![0; (end - start) as usize];
+        let request = Request { command: Command::Read, flags: 0, offset: start, len: bytes.len() as u32 };
+        let mut jobs = [Job::new(request, Data::In(&mut bytes))];
+        session.run(&mut jobs)?;
+        if let Some(why) = jobs[0].failed.take() {
+            return Err(NbdError::Fenced { why: why.to_string() });
+        }
+        let skip = (offset - start) as usize;
+        check(&bytes[skip..skip + len]).map_err(|why| NbdError::Fenced { why })
+    }
+
+    /// Runs writes, which are kept until they are flushed. With FUA they are durable then.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
-    pub(crate) fn write(&self, writes: Vec<Kept>, flags: u16) -> Result<(), NbdError> {
-        let mut rest = writes.into_iter().peekable();
-        while rest.peek().is_some() {
-            let (mut numbers, mut jobs) = (Vec::new(), Vec::new());
+    /// As [`run`](Self::run), and as [`flush`](Self::flush) where there is no room for more.
+    pub(crate) fn write(&self, writes: &[Kept]) -> Result<(), NbdError> {
+        let mut rest = writes;
+        while let Some(next) = rest.first() {
             // What has room before a flush goes together.
-            while let Some(write) = rest.peek() {
-                let Some(number) = self.unflushed().enter(write.clone()) else { break };
-                numbers.push(number);
-                jobs.extend(rest.next().map(|write| job_of(&write, flags)));
-            }
-            if jobs.is_empty() {
-                let covered = self.unflushed().covered();
-                self.flush(flags)?;
-                // All room is taken by writes of other threads that are in flight.
-                if covered == self.unflushed().covered() && !self.unflushed().has_room() {
-                    std::thread::sleep(Duration::from_millis(1));
+            let (first, count) = self.unflushed.enter(rest);
+            if count == 0 {
+                if self.unflushed.wait_for_room(next) == Next::Flush {
+                    let flushed = self.flush();
+                    self.unflushed.made_room();
+                    flushed?;
                 }
                 continue;
             }
+            let (now, later) = rest.split_at(count);
+            let mut jobs: Vec<Job<'_>> = now.iter().map(|write| job_of(write, self.write_flags)).collect();
             let ran = self.run(&mut jobs);
-            let mut unflushed = self.unflushed();
-            for (job, number) in jobs.iter().zip(numbers) {
-                unflushed.answered(number, job.done && ran.is_ok());
-            }
-            drop(unflushed);
+            let done = jobs.iter().map(|job| job.done && job.failed.is_none());
+            self.unflushed.answered(first, done, self.write_flags & FUA != 0);
             ran?;
+            rest = later;
         }
         Ok(())
     }
 
-    /// Makes durable what was answered before. With FUA in `flags` each write is durable already.
+    /// Makes durable what was answered before. With FUA each write is durable already.
     ///
     /// # Errors
     /// As [`run`](Self::run); [`NbdError::FlushFailed`] after a flush that the server has failed.
-    pub(crate) fn flush(&self, flags: u16) -> Result<(), NbdError> {
+    pub(crate) fn flush(&self) -> Result<(), NbdError> {
+        if let Some(why) = &self.state().failed {
+            return Err(why.clone());
+        }
         if self.flush_failed.load(Ordering::Acquire) {
             return Err(NbdError::FlushFailed);
         }
-        let covered = self.unflushed().covered();
-        if flags == 0 {
-            let request = Request { command: Command::Flush, flags: 0, offset: 0, len: 0 };
-            let flushed = self.run(&mut [Job::new(request, Data::None)]);
-            if flushed.is_err() {
-                self.flush_failed.store(true, Ordering::Release);
-            }
-            flushed?;
+        if self.write_flags & FUA != 0 {
+            return Ok(());
         }
-        self.unflushed().flushed(covered);
+        let mark = self.unflushed.mark();
+        let request = Request { command: Command::Flush, flags: 0, offset: 0, len: 0 };
+        let flushed = self.run(&mut [Job::new(request, Data::None)]);
+        if flushed.is_err() {
+            self.flush_failed.store(true, Ordering::Release);
+        }
+        flushed?;
+        self.unflushed.flushed(mark);
         Ok(())
     }
 }

@@ -11,15 +11,15 @@ use super::allocation::Allocation;
 use super::claim::Claim;
 use super::client::Client;
 use super::error::NbdError;
-use super::link::{Data, Job};
-use super::request::{Command, FUA, Request};
+use super::job::{Data, Job};
+use super::request::{Command, Request};
 use super::session::Connector;
 use super::unflushed::Kept;
 use super::url::{NbdUrl, without_password};
 use super::wire::ExportFlags;
 use super::{NbdExport, NbdFailure};
 use crate::block_device::{check_range, zero_by_writing};
-use crate::{BlockDevice, DeviceError, FileOptions, Op, ReadOp, Result, WriteOp};
+use crate::{BlockDevice, DeviceError, FileOptions, Op, ReadOp, RepeatGuard, Result, WriteOp};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,15 +37,17 @@ const AHEAD: u64 = 1 << 30;
 /// The user id for a medium whose owner cannot be told.
 const UNKNOWN_OWNER: u32 = 65534;
 
-/// A volume on an NBD server.
+/// An export of an NBD server, as a device.
+///
+/// [`open_url`](crate::open_url) opens one by its URL, and a partition of it as a
+/// [`Window`](crate::Window). A connection that is lost is made again, and writes that were not
+/// flushed are sent again. [`NbdUrl`](crate::NbdUrl) has the limits for that.
 #[derive(Debug)]
 pub struct NbdDevice {
     client: Client,
     /// The URL, as messages name it.
     name: String,
     read_only: bool,
-    /// Flags of every write: FUA where the server has no flush.
-    write_flags: u16,
     allocation: Allocation,
     /// Held by a write that reads blocks first, because it covers only a part of them.
     partial_block: Mutex<()>,
@@ -53,11 +55,13 @@ pub struct NbdDevice {
 }
 
 impl NbdDevice {
-    /// Opens an export. `part` is what stands behind the URL, by which the volume is told from
-    /// others in the same export.
+    /// Opens the export of a URL.
+    ///
+    /// `part` names the partition that the caller will use, so that another one of the same export
+    /// can be open on this host at the same time.
     ///
     /// # Errors
-    /// [`Op::Open`] with an [`NbdFailure`]; [`Op::Lock`] where this host has the export open.
+    /// [`Op::Open`] with an [`NbdFailure`]; [`Op::Lock`] while this host has the same volume open.
     pub fn open(url: &str, part: Option<&str>, options: &FileOptions) -> Result<Self> {
         let (parsed, read_only) = (parse(url)?, options.read_only);
         let refused = |op, why| failure(op, 0, 0, url, why);
@@ -67,32 +71,23 @@ impl NbdDevice {
         };
         let claim = claim.transpose().map_err(|why| refused(Op::Lock, why))?;
         let open = |why| refused(Op::Open, why);
-        let client = Connector::new(parsed).and_then(Client::open).map_err(open)?;
-        let flags = client.agreed.flags;
-        let write_flags = match () {
-            () if read_only => 0,
-            () if flags.has(ExportFlags::READ_ONLY) => return Err(open(NbdError::ReadOnly)),
-            () if flags.has(ExportFlags::FLUSH) => 0,
-            () if flags.has(ExportFlags::FUA) => FUA,
-            () => return Err(open(NbdError::NoFlush)),
-        };
+        let client = Connector::new(parsed, read_only).and_then(Client::open).map_err(open)?;
         Ok(Self {
             client,
             name: url.into(),
             read_only,
-            write_flags,
             allocation: Allocation::default(),
             partial_block: Mutex::default(),
             _claim: claim,
         })
     }
 
-    /// Returns the exports that the server of a URL lists, `None` if it lists none.
+    /// Returns the exports that the server of a URL lists, `None` if it does not list any.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// [`Op::Open`] with an [`NbdFailure`].
     pub fn list(url: &str) -> Result<Option<Vec<NbdExport>>> {
-        let listed = Connector::new(parse(url)?).and_then(|connector| connector.list());
+        let listed = Connector::new(parse(url)?, true).and_then(|connector| connector.list());
         listed.map_err(|why| failure(Op::Open, 0, 0, url, why))
     }
 
@@ -170,15 +165,16 @@ impl NbdDevice {
             None if len >= LARGE => self.ask(at)?,
             known => known,
         };
+        let block = self.block();
         Ok(match known {
-            Some((end, true)) => (len.min(end - at), true),
-            Some((end, false)) if end - at < cut => (len.min(self.round_up(end - at)).min(cut), false),
-            _ => (len.min(cut), false),
+            // The server may tell of a part of a block, and is asked for whole ones.
+            Some((end, true)) if end - at >= block => (len.min((end - at) / block * block), true),
+            Some((_, true)) => (len.min(block), false),
+            Some((end, false)) if end - at < cut => {
+                (len.min((end - at).next_multiple_of(block)).min(cut), false)
+            }
+            None | Some(_) => (len.min(cut), false),
         })
-    }
-
-    fn round_up(&self, len: u64) -> u64 {
-        len.next_multiple_of(self.block())
     }
 
     /// Asks the server what is a hole from `at` on.
@@ -204,10 +200,9 @@ impl NbdDevice {
         let offset = writes.first().map_or(0, |write| write.offset);
         let len = writes.iter().map(|write| u64::from(write.len)).sum();
         writes.iter().for_each(|write| self.allocation.change(write.offset, write.len.into()));
-        let changed: Vec<(u64, u32)> = writes.iter().map(|write| (write.offset, write.len)).collect();
-        let wrote = self.client.write(writes, self.write_flags);
+        let wrote = self.client.write(&writes);
         // An answer that the server gave meanwhile may be of before.
-        changed.iter().for_each(|(offset, len)| self.allocation.change(*offset, (*len).into()));
+        writes.iter().for_each(|write| self.allocation.change(write.offset, write.len.into()));
         wrote.map_err(|why| self.failed(Op::Write, offset, len, why))
     }
 
@@ -290,6 +285,10 @@ impl BlockDevice for NbdDevice {
         Some(UNKNOWN_OWNER)
     }
 
+    fn name(&self) -> Option<String> {
+        Some(self.name.clone())
+    }
+
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         self.read_batch(&mut [ReadOp { offset, buf }])
     }
@@ -324,11 +323,15 @@ impl BlockDevice for NbdDevice {
         if writes.is_empty() { Ok(()) } else { self.write_all(writes) }
     }
 
+    fn guard_repeats(&self, guard: RepeatGuard) {
+        self.client.set_guard(guard);
+    }
+
     fn flush(&self) -> Result<()> {
         if self.read_only {
             return Ok(());
         }
-        self.client.flush(self.write_flags).map_err(|why| self.failed(Op::Flush, 0, 0, why))
+        self.client.flush().map_err(|why| self.failed(Op::Flush, 0, 0, why))
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
@@ -358,7 +361,12 @@ impl BlockDevice for NbdDevice {
             return zero_by_writing(self, offset, len);
         }
         let zeros = pieces(offset, len, CUT_ZEROES);
-        self.write_all(zeros.map(|(offset, len)| Kept { offset, len, bytes: None }).collect())
+        let wrote = self.write_all(zeros.map(|(offset, len)| Kept { offset, len, bytes: None }).collect());
+        match wrote.as_ref().err().and_then(DeviceError::nbd) {
+            // A server that has it, and not for this place.
+            Some(NbdError::Failed { errno: 95, .. }) => zero_by_writing(self, offset, len),
+            _ => wrote,
+        }
     }
 }
 

@@ -83,6 +83,8 @@ pub enum NbdError {
     ChunkOutside { offset: u64, len: u64, asked: u64, asked_len: u64 },
     /// The same content twice in one reply.
     ChunkTwice { offset: u64, len: u64 },
+    /// Content that is scattered over the request in very many pieces.
+    ChunkPieces { offset: u64, most: usize },
     /// A reply that ended before all content came.
     ChunkMissing { offset: u64, asked: u64, got: u64 },
     /// An error chunk whose number is no error.
@@ -96,6 +98,8 @@ pub enum NbdError {
     Failed { command: &'static str, errno: u32, text: String },
     /// What was acknowledged before the connection was lost could not be written again.
     Replay { offset: u64, len: u64, why: Box<NbdError> },
+    /// This host may not write to the medium any more.
+    Fenced { why: String },
     /// A flush failed before: what was written since may be lost.
     FlushFailed,
     /// Another device of this host has the export open.
@@ -172,6 +176,7 @@ impl fmt::Display for NbdError {
             | Self::ChunkLength { .. }
             | Self::ChunkOutside { .. }
             | Self::ChunkTwice { .. }
+            | Self::ChunkPieces { .. }
             | Self::ChunkMissing { .. }
             | Self::NoError
             | Self::EmptyStatus { .. }
@@ -196,13 +201,14 @@ impl NbdError {
             }
             Self::Failed { command, errno, text } => {
                 write!(f, "the NBD server failed a {command}: {}", errno_name(*errno))?;
-                if text.is_empty() { Ok(()) } else { write!(f, " ({text})") }
+                if text.is_empty() { Ok(()) } else { write!(f, " ({})", shown(text)) }
             }
             Self::Replay { offset, len, why } => write!(
                 f,
                 "{len} bytes at byte {offset}, written before the connection was lost, could not be written \
                  again: {why}"
             ),
+            Self::Fenced { why } => write!(f, "{why}; nothing is written on the new connection"),
             Self::FlushFailed => write!(f, "an earlier flush has failed"),
             _ => Ok(()),
         }
@@ -233,7 +239,7 @@ impl NbdError {
             }
             Self::OptionRefused { option, kind, text } => {
                 write!(f, "the NBD server refuses option {option} ({})", refusal_name(*kind))?;
-                if text.is_empty() { Ok(()) } else { write!(f, ": {text}") }
+                if text.is_empty() { Ok(()) } else { write!(f, ": {}", shown(text)) }
             }
             _ => Ok(()),
         }
@@ -308,6 +314,9 @@ impl NbdError {
             Self::ChunkTwice { offset, len } => {
                 write!(f, "NBD: {len} bytes at byte {offset} came twice in one reply")
             }
+            Self::ChunkPieces { offset, most } => {
+                write!(f, "NBD: the content of a read at byte {offset} in more than {most} pieces")
+            }
             Self::ChunkMissing { offset, asked, got } => {
                 write!(f, "NBD: a reply has {got} of {asked} bytes at byte {offset}")
             }
@@ -319,6 +328,23 @@ impl NbdError {
             _ => Ok(()),
         }
     }
+}
+
+/// Returns a server's text as a line may have it: cut if it is long, and with what does not print
+/// escaped.
+fn shown(text: &str) -> String {
+    const MOST: usize = 256;
+    let mut line = String::new();
+    for c in text.chars().take(MOST) {
+        match c {
+            '\'' | '"' | '\\' => line.push(c),
+            c => line.extend(c.escape_debug()),
+        }
+    }
+    if text.chars().nth(MOST).is_some() {
+        line.push_str("...");
+    }
+    line
 }
 
 /// Returns names in a line, to choose from.
@@ -375,6 +401,13 @@ mod tests {
         let text = e.to_string();
         assert!(text.contains("\"e15\", 4 more") && !text.contains('\n') && !text.contains("e16"), "{text}");
         assert_eq!(e.errno(), ENOENT);
+        let hostile = format!("it's\n\x1b[2J\u{202e}\u{9b}{}", "a".repeat(5000));
+        let failed = NbdError::Failed { command: "read", errno: 5, text: hostile.clone() };
+        let refused = NbdError::OptionRefused { option: 7, kind: 1 << 31 | 2, text: hostile };
+        for text in [failed.to_string(), refused.to_string()] {
+            assert!(text.contains(r"it's\n\u{1b}[2J\u{202e}\u{9b}aaa") && text.contains("..."), "{text}");
+            assert!(text.len() < 400 && !text.contains(|c: char| c.is_control()), "{text}");
+        }
         let last = Box::new(NbdError::Timeout { what: "read", seconds: 30 });
         assert_eq!(
             NbdError::GaveUp { seconds: 60, last }.to_string(),

@@ -50,6 +50,12 @@ const LONGEST: u32 = 64 << 10;
 /// The most answers to an option; a list may have one for each export.
 const MOST: usize = 4096;
 
+/// The longest name or description of an export, in bytes.
+const LONGEST_TEXT: usize = 4096;
+
+/// The most bytes of a list of exports.
+const MOST_LISTED: u32 = 1 << 20;
+
 /// The block sizes of a server that tells none, as the protocol has them.
 const USUAL_MIN: u32 = 1;
 const USUAL_MAX: u32 = 32 << 20;
@@ -72,13 +78,13 @@ pub(crate) struct Agreed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NbdExport {
-    /// The name that it is opened by.
+    /// The name by which a client opens it.
     pub name: String,
-    /// Its size in bytes, if the server says.
+    /// Size in bytes, if the server tells it.
     pub size: Option<u64>,
-    /// Whether it can be read only, if the server says.
+    /// Whether clients can only read it, if the server tells that.
     pub read_only: Option<bool>,
-    /// What the server says that it is.
+    /// The server's description of it.
     pub description: String,
 }
 
@@ -104,7 +110,7 @@ struct Answer {
 
 impl Answer {
     fn text(&self) -> String {
-        String::from_utf8_lossy(&self.data).into_owned()
+        text(&self.data)
     }
 }
 
@@ -179,9 +185,13 @@ impl<'a, S: Read + Write> Handshake<'a, S> {
     /// A loss; what the server says breaks a rule.
     pub(crate) fn list(&mut self) -> Result<Option<Vec<NbdExport>>, NbdError> {
         self.send(LIST, &[])?;
-        let mut exports = Vec::new();
+        let (mut exports, mut listed) = (Vec::new(), 0);
         for _ in 0..MOST {
             let answer = self.answer(LIST)?;
+            listed += answer.data.len() as u32;
+            if listed > MOST_LISTED {
+                return Err(NbdError::OptionLong { option: LIST, len: listed, most: MOST_LISTED });
+            }
             match answer.kind {
                 ACK => return Ok(Some(exports)),
                 SERVER => {
@@ -190,10 +200,10 @@ impl<'a, S: Read + Write> Handshake<'a, S> {
                     let len = take_u32(&mut rest).ok_or_else(|| short.clone())? as usize;
                     let (name, description) = rest.split_at_checked(len).ok_or(short)?;
                     exports.push(NbdExport {
-                        name: String::from_utf8_lossy(name).into_owned(),
+                        name: text(name),
                         size: None,
                         read_only: None,
-                        description: String::from_utf8_lossy(description).into_owned(),
+                        description: text(description),
                     });
                 }
                 _ => return Ok(None),
@@ -369,7 +379,7 @@ impl Told {
                 }
                 self.blocks = Some((min, max / min * min));
             }
-            INFO_DESCRIPTION => self.description = String::from_utf8_lossy(rest).into_owned(),
+            INFO_DESCRIPTION => self.description = text(rest),
             // What was not asked for, and is of no use.
             _ => {}
         }
@@ -377,7 +387,63 @@ impl Told {
     }
 }
 
+/// Returns a text of a server, as far as it may be long.
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(LONGEST_TEXT)]).into_owned()
+}
+
 fn push_text(data: &mut Vec<u8>, text: &str) {
     data.extend_from_slice(&(text.len() as u32).to_be_bytes());
     data.extend_from_slice(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that says what it says, whatever it is sent.
+    struct Says(std::io::Cursor<Vec<u8>>);
+
+    impl Read for Says {
+        fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+            self.0.read(buf)
+        }
+    }
+
+    impl Write for Says {
+        fn write(&mut self, buf: &[u8]) -> std::io::Result<usize> {
+            Ok(buf.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn answer(option: u32, kind: u32, data: &[u8]) -> Vec<u8> {
+        let words = [option, kind, data.len() as u32].map(u32::to_be_bytes).concat();
+        [&REPLY_MAGIC.to_be_bytes()[..], &words, data].concat()
+    }
+
+    fn list(answers: &[u8]) -> Result<Option<Vec<NbdExport>>, NbdError> {
+        let greeting = b"NBDMAGICIHAVEOPT\0\x03";
+        let mut says = Says(std::io::Cursor::new([&greeting[..], answers].concat()));
+        Handshake::begin(&mut says, Duration::from_secs(5))?.list()
+    }
+
+    #[test]
+    fn a_list_is_bounded() {
+        let entry = |name: &[u8]| answer(LIST, SERVER, &[&(name.len() as u32).to_be_bytes(), name].concat());
+        let few = [entry(b"a"), entry(b"b\xff"), answer(LIST, ACK, &[])].concat();
+        let names: Vec<String> = list(&few).unwrap().unwrap().into_iter().map(|e| e.name).collect();
+        assert_eq!(names, ["a", "b\u{fffd}"]);
+        let long = entry(&vec![0xff; 60 << 10]);
+        let kept = list(&[&long[..], &answer(LIST, ACK, &[])].concat()).unwrap().unwrap();
+        assert_eq!(kept[0].name.len(), 3 * LONGEST_TEXT);
+        let e = list(&long.repeat(30)).unwrap_err();
+        assert!(matches!(e, NbdError::OptionLong { option: LIST, most: MOST_LISTED, .. }), "{e}");
+        let e = list(&entry(b"").repeat(MOST + 1)).unwrap_err();
+        assert_eq!(e, NbdError::OptionEndless { option: LIST, most: MOST });
+        assert!(list(&answer(LIST, SERVER, &[0, 0, 0, 9, 1])).is_err());
+    }
 }

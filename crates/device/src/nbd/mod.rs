@@ -1,8 +1,8 @@
 //! A volume on an NBD server: qemu-nbd, nbdkit, nbd-server, and what they serve.
 //!
-//! From the bytes up: `request` and `reply` are the codec, `handshake` the negotiation, `link` one
-//! connection that threads share, `session` the connections to an export, `client` makes them again
-//! when they are lost, and [`NbdDevice`] is the block device.
+//! From the bytes up: `request` and `reply` are the codec, `handshake` the negotiation, `link` and
+//! `leader` one connection that threads share, `session` the connections to an export, `client`
+//! makes them again when they are lost, and [`NbdDevice`] is the block device.
 //!
 //! Promises, and their limits:
 //! - What a flush has made durable is as durable as the server says.
@@ -18,11 +18,16 @@ mod client;
 mod device;
 mod error;
 mod handshake;
+mod job;
+mod leader;
 mod link;
+mod outgoing;
+mod reader;
 mod reply;
 mod request;
 mod session;
 mod socket;
+mod table;
 #[cfg(feature = "tls")]
 mod tls;
 mod unflushed;
@@ -34,7 +39,7 @@ pub use error::NbdError;
 pub use handshake::NbdExport;
 #[cfg(unix)]
 pub use socket::{dial, dial_by};
-pub use url::{NbdAddress, NbdUrl, absolute_url, without_password};
+pub use url::{NbdAddress, NbdUrl, without_password};
 pub(crate) use url::{is_nbd, split_part};
 pub use wire::ExportFlags;
 
@@ -46,9 +51,9 @@ const LEAST_UNFLUSHED: u64 = 4 << 20;
 /// A failure of an NBD device: the source of a [`DeviceError`](crate::DeviceError).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NbdFailure {
-    /// The URL, where the export could not be opened.
+    /// The URL, if the export could not be opened.
     pub url: Option<String>,
-    /// What went wrong.
+    /// The reason.
     pub why: NbdError,
 }
 

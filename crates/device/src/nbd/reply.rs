@@ -26,6 +26,10 @@ const LONGEST_TEXT: u32 = 4096;
 /// The most extents of a block status that are taken.
 pub(crate) const MOST_EXTENTS: u32 = 128 << 10;
 
+/// The most pieces of a read that have come and lie apart. A server may send them in any order, and
+/// none sends less than a sector.
+const MOST_PIECES: usize = 1024;
+
 /// The server is shutting down.
 const ESHUTDOWN: u32 = 108;
 
@@ -39,6 +43,8 @@ pub(crate) enum Header {
 impl Header {
     /// Bytes of a simple reply, which are the fewest of any.
     pub(crate) const LEAST: usize = 16;
+    /// Bytes of the header of a chunk.
+    pub(crate) const OF_CHUNK: usize = 20;
 
     /// Returns the length of the header that begins so.
     ///
@@ -46,8 +52,8 @@ impl Header {
     /// Bytes that begin none.
     pub(crate) fn len(magic: [u8; 4]) -> Result<usize, NbdError> {
         match u32::from_be_bytes(magic) {
-            SIMPLE => Ok(16),
-            STRUCTURED => Ok(20),
+            SIMPLE => Ok(Self::LEAST),
+            STRUCTURED => Ok(Self::OF_CHUNK),
             magic => Err(NbdError::ReplyMagic { magic }),
         }
     }
@@ -275,6 +281,9 @@ impl Expected {
         }
         self.come.insert(next, (at, len));
         self.join(next);
+        if self.come.len() > MOST_PIECES {
+            return Err(NbdError::ChunkPieces { offset: asked, most: MOST_PIECES });
+        }
         Ok(at)
     }
 

@@ -2,11 +2,11 @@
 
 use super::error::NbdError;
 use super::handshake::{Agreed, Handshake, NbdExport};
-use super::link::{Job, Link, Terms};
+use super::job::Job;
+use super::link::{Link, Terms};
 use super::socket::Socket;
 use super::url::NbdUrl;
 use super::wire::ExportFlags;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// The most requests of one thread on each of several connections.
@@ -18,13 +18,13 @@ pub(crate) struct Session {
     /// How many there were before.
     pub(crate) generation: u64,
     links: Vec<Link>,
-    next: AtomicUsize,
 }
 
 /// What it takes to connect.
 #[derive(Debug)]
 pub(crate) struct Connector {
     pub(crate) url: NbdUrl,
+    pub(crate) read_only: bool,
     #[cfg(feature = "tls")]
     tls: Option<super::tls::TlsSettings>,
 }
@@ -34,16 +34,16 @@ impl Connector {
     ///
     /// # Errors
     /// Certificates that cannot be read.
-    pub(crate) fn new(url: NbdUrl) -> Result<Self, NbdError> {
+    pub(crate) fn new(url: NbdUrl, read_only: bool) -> Result<Self, NbdError> {
         #[cfg(feature = "tls")]
         {
             let tls = if url.tls { Some(super::tls::TlsSettings::new(&url)?) } else { None };
-            Ok(Self { url, tls })
+            Ok(Self { url, read_only, tls })
         }
         #[cfg(not(feature = "tls"))]
         match url.tls {
             true => Err(NbdError::Tls { why: "this build of lanefs has none (the feature tls)".into() }),
-            false => Ok(Self { url }),
+            false => Ok(Self { url, read_only }),
         }
     }
 
@@ -79,12 +79,12 @@ impl Connector {
         let wanted = if agreed.flags.has(ExportFlags::MULTI_CONN) { self.url.connections } else { 1 };
         while links.len() < wanted {
             let (socket, other) = self.negotiate(timeout, |handshake| handshake.open(export))?;
-            check_same(&agreed, &other)?;
+            self.check_same(&agreed, &other)?;
             let terms =
                 Terms { structured: other.structured, allocation: other.allocation, timeout: terms.timeout };
             links.push(Link::new(socket, terms));
         }
-        Ok((Session { generation, links, next: AtomicUsize::new(0) }, agreed))
+        Ok((Session { generation, links }, agreed))
     }
 
     /// Returns the exports that the server lists, `None` if it lists none to this client.
@@ -95,40 +95,40 @@ impl Connector {
         let listed = self.negotiate(self.url.timeout, |mut handshake| handshake.list_with_sizes())?;
         Ok(listed.1)
     }
-}
 
-/// Checks that an export is what it was: that it holds the volume, and does what was relied on.
-///
-/// # Errors
-/// [`NbdError::SizeChanged`], [`NbdError::Changed`].
-pub(crate) fn check_same(was: &Agreed, is: &Agreed) -> Result<(), NbdError> {
-    if is.size < was.size {
-        return Err(NbdError::SizeChanged { was: was.size, is: is.size });
-    }
-    let lost = |flag| was.flags.has(flag) && !is.flags.has(flag);
-    let what = match () {
-        () if !was.flags.has(ExportFlags::READ_ONLY) && is.flags.has(ExportFlags::READ_ONLY) => {
-            "it can be read only"
+    /// Checks that an export is what it was: that it holds the volume, and does what was relied on.
+    ///
+    /// # Errors
+    /// [`NbdError::SizeChanged`], [`NbdError::Changed`].
+    pub(crate) fn check_same(&self, was: &Agreed, is: &Agreed) -> Result<(), NbdError> {
+        if is.size < was.size {
+            return Err(NbdError::SizeChanged { was: was.size, is: is.size });
         }
-        () if lost(ExportFlags::FLUSH) => "it has no flush",
-        () if lost(ExportFlags::FUA) && !was.flags.has(ExportFlags::FLUSH) => "it has no FUA",
-        () if lost(ExportFlags::WRITE_ZEROES) => "it has no write of zeros",
-        () if is.min_block > was.min_block => "its block is larger",
-        () if is.max_block < was.max_block => "its requests have to be smaller",
-        () if was.allocation.is_some() && is.allocation.is_none() => "it has no block status",
-        () => return Ok(()),
-    };
-    Err(NbdError::Changed { what })
+        let lost = |flag| !self.read_only && was.flags.has(flag) && !is.flags.has(flag);
+        let what = match () {
+            () if !self.read_only && is.flags.has(ExportFlags::READ_ONLY) => "it can be read only",
+            () if lost(ExportFlags::FLUSH) => "it has no flush",
+            () if lost(ExportFlags::FUA) && !was.flags.has(ExportFlags::FLUSH) => "it has no FUA",
+            () if lost(ExportFlags::WRITE_ZEROES) => "it has no write of zeros",
+            () if is.min_block > was.min_block => "its block is larger",
+            () if is.max_block < was.max_block => "its requests have to be smaller",
+            () if was.allocation.is_some() && is.allocation.is_none() => "it has no block status",
+            () => return Ok(()),
+        };
+        Err(NbdError::Changed { what })
+    }
 }
 
 impl Session {
-    /// Runs jobs on the connections: a few on the next one, many on all of them.
+    /// Runs jobs on the connections: a few on the one that has the least to do, many on all.
     ///
     /// # Errors
     /// As [`Link::run`].
     pub(crate) fn run(&self, jobs: &mut [Job<'_>]) -> Result<(), NbdError> {
         let count = self.links.len();
-        let next = if count == 1 { 0 } else { self.next.fetch_add(1, Ordering::Relaxed) % count };
+        // The first of several: a lone thread always has the same, whose server is warm.
+        let least = self.links.iter().enumerate().min_by_key(|(_, link)| link.in_flight());
+        let next = least.map_or(0, |(at, _)| at);
         if count == 1 || jobs.len() < count {
             return self.links[next].run(jobs);
         }

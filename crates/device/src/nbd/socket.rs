@@ -1,5 +1,8 @@
 //! A connection to a server, by TCP or a unix socket, with or without TLS.
 //!
+//! Reading waits for a tick at most, and sending does not wait: a thread that sends has to read
+//! replies too where the server takes nothing.
+//!
 //! A process that is confined opens no socket. It gets its connections by [`dial_by`], from a
 //! process that may.
 
@@ -16,7 +19,14 @@ use std::os::unix::net::UnixStream;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// A connection. Reads and writes wait for a tick at most.
+/// What a wait for a socket ended with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Readiness {
+    pub(crate) read: bool,
+    pub(crate) write: bool,
+}
+
+/// A connection.
 #[derive(Debug)]
 pub(crate) enum Socket {
     Tcp(TcpStream),
@@ -33,18 +43,19 @@ type Dialer = Box<dyn Fn() -> io::Result<OwnedFd> + Send + Sync>;
 #[cfg(unix)]
 static DIALER: OnceLock<Dialer> = OnceLock::new();
 
-/// Has every later connection of this process made by `dialer`: for a process that gives up the
-/// right to open sockets, and has one export open. The connections are those that [`dial`] makes.
-/// Only the first call counts.
+/// Lets `dialer` make every later connection of this process.
+///
+/// It is for a process that gives up the right to open sockets, and has one export open. `dialer`
+/// asks another process, which calls [`dial`]. Only the first call of this function has an effect.
 #[cfg(unix)]
 pub fn dial_by(dialer: impl Fn() -> io::Result<OwnedFd> + Send + Sync + 'static) {
     let _ = DIALER.set(Box::new(dialer));
 }
 
-/// Connects to the server of a volume's name, for another process.
+/// Connects to the NBD server in the name of a volume, for another process.
 ///
 /// # Errors
-/// The system's; EINVAL for a name that is none of an export.
+/// The system's; [`InvalidInput`](io::ErrorKind) for a name that is not the URL of an export.
 #[cfg(unix)]
 pub fn dial(name: &std::ffi::OsStr) -> io::Result<OwnedFd> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
@@ -91,6 +102,7 @@ impl Socket {
         };
     }
 
+    /// Reads what is there, or waits for it, a tick at most.
     pub(crate) fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => (&*stream).read(buf),
@@ -101,18 +113,88 @@ impl Socket {
         }
     }
 
-    pub(crate) fn write(&self, buf: &[u8]) -> io::Result<usize> {
+    /// Sends what the socket takes of some bytes, without waiting. `more` follow at once.
+    ///
+    /// # Errors
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) where it takes nothing; the system's.
+    pub(crate) fn send(&self, bytes: &[u8], more: bool) -> io::Result<usize> {
         match self {
-            Self::Tcp(stream) => (&*stream).write(buf),
-            // No signal for a peer that has gone: the program around a library may not expect one.
-            #[cfg(target_os = "linux")]
-            Self::Unix(stream) => Ok(rustix::net::send(stream, buf, rustix::net::SendFlags::NOSIGNAL)?),
-            #[cfg(all(unix, not(target_os = "linux")))]
-            Self::Unix(stream) => (&*stream).write(buf),
+            Self::Tcp(stream) => send_now(stream, bytes, more),
+            #[cfg(unix)]
+            Self::Unix(stream) => send_now(stream, bytes, more),
             #[cfg(feature = "tls")]
-            Self::Tls(tls) => tls.write(buf),
+            Self::Tls(tls) => tls.send(bytes),
         }
     }
+
+    /// Sends what [`send`](Self::send) has taken and the socket has not.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub(crate) fn finish_sending(&self) -> io::Result<()> {
+        match self {
+            #[cfg(feature = "tls")]
+            Self::Tls(tls) => tls.finish_sending(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until bytes can be sent, or read if that is `wanted`, for `time` at most.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn wait(&self, wanted: Readiness, time: Duration) -> io::Result<Readiness> {
+        match self {
+            #[cfg(feature = "tls")]
+            Self::Tls(tls) if wanted.read && tls.has_input() => Ok(Readiness { read: true, write: false }),
+            #[cfg(feature = "tls")]
+            Self::Tls(tls) => tls.below().wait(wanted, time),
+            #[cfg(unix)]
+            Self::Tcp(stream) => poll(stream, wanted, time),
+            #[cfg(unix)]
+            Self::Unix(stream) => poll(stream, wanted, time),
+            // The next call waits for a tick itself.
+            #[cfg(not(unix))]
+            Self::Tcp(_) => Ok(wanted),
+        }
+    }
+}
+
+/// No signal comes for a peer that has gone: the program around a library may not expect one.
+#[cfg(unix)]
+fn send_now(stream: impl std::os::fd::AsFd, bytes: &[u8], more: bool) -> io::Result<usize> {
+    use rustix::net::SendFlags;
+    let flags = SendFlags::DONTWAIT;
+    #[cfg(not(target_vendor = "apple"))]
+    let flags = flags | SendFlags::NOSIGNAL;
+    #[cfg(target_os = "linux")]
+    let flags = if more { flags | SendFlags::MORE } else { flags };
+    #[cfg(not(target_os = "linux"))]
+    let _ = more;
+    Ok(rustix::net::send(stream, bytes, flags)?)
+}
+
+#[cfg(not(unix))]
+fn send_now(mut stream: &TcpStream, bytes: &[u8], _more: bool) -> io::Result<usize> {
+    stream.write(bytes)
+}
+
+#[cfg(unix)]
+fn poll(stream: impl std::os::fd::AsFd, wanted: Readiness, time: Duration) -> io::Result<Readiness> {
+    use rustix::event::{PollFd, PollFlags, Timespec};
+    let flag = |wanted, flag| if wanted { flag } else { PollFlags::empty() };
+    let flags = flag(wanted.read, PollFlags::IN) | flag(wanted.write, PollFlags::OUT);
+    let mut files = [PollFd::new(&stream, flags)];
+    let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+    match rustix::event::poll(&mut files, Some(&time)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(e) => return Err(e.into()),
+    }
+    // A connection that has ended says so to the call that follows.
+    let ended = PollFlags::HUP | PollFlags::ERR;
+    let got = files[0].revents();
+    let is = |wanted, flag| wanted && got.intersects(ended | flag);
+    Ok(Readiness { read: is(wanted.read, PollFlags::IN), write: is(wanted.write, PollFlags::OUT) })
 }
 
 /// For the negotiation, which has both directions to itself.
@@ -122,13 +204,26 @@ impl Read for &Socket {
     }
 }
 
+/// Sending waits for a tick at most.
 impl Write for &Socket {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        Socket::write(self, buf)
+        let sent = self.send(buf, false);
+        self.tick(sent)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        let sent = self.finish_sending();
+        self.tick(sent)
+    }
+}
+
+impl Socket {
+    /// Waits for a tick where a call would have to wait. Returns what the call did.
+    fn tick<T>(&self, done: io::Result<T>) -> io::Result<T> {
+        if done.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock) {
+            self.wait(Readiness { read: false, write: true }, TICK)?;
+        }
+        done
     }
 }
 

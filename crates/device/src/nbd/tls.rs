@@ -6,15 +6,15 @@
 //! libnbd use.
 
 use super::error::NbdError;
-use super::socket::Socket;
+use super::socket::{Readiness, Socket};
 use super::url::{NbdAddress, NbdUrl};
-use super::wire::is_tick;
+use super::wire::{TICK, is_tick};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Where systems keep the certificates that they trust.
@@ -74,14 +74,16 @@ impl TlsSettings {
             ClientConnection::new(Arc::clone(&self.config), self.name.clone()).map_err(failed)?;
         session.set_buffer_limit(None);
         let incoming = Mutex::new(Incoming { raw: vec![0; 32 << 10], start: 0, end: 0 });
-        let (session, sending) = (Mutex::new(session), Mutex::new(()));
-        let tls = TlsSocket { below, session, incoming, sending, timeout };
+        let tls = TlsSocket { below, session: Mutex::new(session), incoming, unsent: Mutex::default() };
         let deadline = Instant::now() + timeout;
-        while tls.session(|session| session.is_handshaking()) {
-            let stepped = tls.send_out().and_then(|()| {
-                let still = tls.session(|session| session.is_handshaking());
-                if still { tls.receive() } else { Ok(1) }
-            });
+        loop {
+            let stepped = match tls.send_out() {
+                Ok(()) if !tls.session(|session| session.is_handshaking()) => {
+                    return Ok(Socket::Tls(Box::new(tls)));
+                }
+                Ok(()) => tls.receive(),
+                Err(e) => Err(e),
+            };
             match stepped {
                 Ok(0) => return Err(NbdError::Closed),
                 Ok(_) => {}
@@ -92,8 +94,6 @@ impl TlsSettings {
                 return Err(NbdError::Timeout { what: "TLS handshake", seconds: timeout.as_secs() });
             }
         }
-        tls.send_out().map_err(|e| super::wire::lost(&e))?;
-        Ok(Socket::Tls(Box::new(tls)))
     }
 }
 
@@ -126,15 +126,41 @@ struct Incoming {
     end: usize,
 }
 
-/// A connection with TLS. One thread reads and one writes at a time.
+/// Encrypted bytes that the socket has not taken yet. TLS will not give them again, and their order
+/// counts.
+#[derive(Debug, Default)]
+struct Unsent {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Unsent {
+    /// Adds what TLS has to send.
+    fn add(&mut self, session: &mut ClientConnection) -> io::Result<()> {
+        while session.wants_write() {
+            session.write_tls(&mut self.bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Sends all that the socket takes.
+    fn send(&mut self, below: &Socket) -> io::Result<()> {
+        while self.start < self.bytes.len() {
+            self.start += below.send(&self.bytes[self.start..], false)?;
+        }
+        self.bytes.clear();
+        self.start = 0;
+        Ok(())
+    }
+}
+
+/// A connection with TLS. One thread reads and one sends at a time.
 #[derive(Debug)]
 pub(crate) struct TlsSocket {
     below: Socket,
     session: Mutex<ClientConnection>,
     incoming: Mutex<Incoming>,
-    /// Held while what was encrypted is sent: the order of records counts.
-    sending: Mutex<()>,
-    timeout: Duration,
+    unsent: Mutex<Unsent>,
 }
 
 impl TlsSocket {
@@ -144,6 +170,14 @@ impl TlsSocket {
 
     fn session<T>(&self, act: impl FnOnce(&mut ClientConnection) -> T) -> T {
         act(&mut self.session.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn incoming(&self) -> MutexGuard<'_, Incoming> {
+        self.incoming.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unsent(&self) -> MutexGuard<'_, Unsent> {
+        self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
@@ -156,14 +190,23 @@ impl TlsSocket {
                 return Ok(0);
             }
             if self.session(|session| session.wants_write()) {
-                self.send_out()?;
+                self.answer()?;
             }
         }
     }
 
+    /// Returns whether a read may find something without the socket.
+    pub(crate) fn has_input(&self) -> bool {
+        let has_raw = {
+            let incoming = self.incoming();
+            incoming.start < incoming.end
+        };
+        has_raw || self.session(|session| !session.wants_read())
+    }
+
     /// Receives and decrypts some. Returns 0 at the end.
     fn receive(&self) -> io::Result<usize> {
-        let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut incoming = self.incoming();
         if incoming.start == incoming.end {
             let got = self.below.read(&mut incoming.raw)?;
             (incoming.start, incoming.end) = (0, got);
@@ -172,51 +215,68 @@ impl TlsSocket {
             }
         }
         let taken = self.session(|session| {
+            let begun = !session.is_handshaking();
             let taken = session.read_tls(&mut &incoming.raw[incoming.start..incoming.end])?;
-            let invalid = |e: rustls::Error| io::Error::new(io::ErrorKind::InvalidData, e.to_string());
-            session.process_new_packets().map_err(invalid)?;
+            session.process_new_packets().map_err(|e| meaning(&e, begun))?;
             io::Result::Ok(taken)
         })?;
         incoming.start += taken;
         Ok(taken.max(1))
     }
 
-    pub(crate) fn write(&self, buf: &[u8]) -> io::Result<usize> {
-        let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
-        let (written, out) = self.session(|session| {
-            let written = session.writer().write(&buf[..buf.len().min(MOST)])?;
-            Ok::<_, io::Error>((written, encrypted(session)?))
+    /// Encrypts and sends some of the bytes, without waiting.
+    pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        let mut unsent = self.unsent();
+        unsent.send(&self.below)?;
+        let written = self.session(|session| {
+            let written = session.writer().write(&bytes[..bytes.len().min(MOST)])?;
+            unsent.add(session)?;
+            io::Result::Ok(written)
         })?;
-        self.send(&out)?;
-        Ok(written)
-    }
-
-    /// Sends what TLS itself has to say.
-    fn send_out(&self) -> io::Result<()> {
-        let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
-        let out = self.session(encrypted)?;
-        self.send(&out)
-    }
-
-    /// Sends bytes that TLS will not give again.
-    fn send(&self, bytes: &[u8]) -> io::Result<()> {
-        let (mut rest, deadline) = (bytes, Instant::now() + self.timeout);
-        while !rest.is_empty() {
-            match self.below.write(rest) {
-                Ok(n) => rest = &rest[n..],
-                Err(e) if is_tick(&e) && Instant::now() < deadline => {}
-                Err(e) if is_tick(&e) => return Err(io::Error::other("the server takes no more bytes")),
-                Err(e) => return Err(e),
-            }
+        // They are taken, whether or not the socket takes them now.
+        match unsent.send(&self.below) {
+            Err(e) if !is_tick(&e) => Err(e),
+            _ => Ok(written),
         }
-        Ok(())
+    }
+
+    /// Sends what [`send`](Self::send) has taken.
+    pub(crate) fn finish_sending(&self) -> io::Result<()> {
+        self.unsent().send(&self.below)
+    }
+
+    /// Sends what TLS itself has to say. Waits for a tick at most.
+    fn send_out(&self) -> io::Result<()> {
+        let mut unsent = self.unsent();
+        self.session(|session| unsent.add(session))?;
+        let sent = unsent.send(&self.below);
+        if sent.as_ref().is_err_and(is_tick) {
+            self.below.wait(Readiness { read: false, write: true }, TICK)?;
+        }
+        sent
+    }
+
+    /// As [`send_out`](Self::send_out), from a thread that reads. It does not wait: a server that
+    /// takes nothing may wait for it to read. What is left goes out before what is sent next.
+    fn answer(&self) -> io::Result<()> {
+        let Ok(mut unsent) = self.unsent.try_lock() else { return Ok(()) };
+        self.session(|session| unsent.add(session))?;
+        match unsent.send(&self.below) {
+            Err(e) if !is_tick(&e) => Err(e),
+            _ => Ok(()),
+        }
     }
 }
 
-fn encrypted(session: &mut ClientConnection) -> io::Result<Vec<u8>> {
-    let mut out = Vec::new();
-    while session.wants_write() {
-        session.write_tls(&mut out)?;
-    }
-    Ok(out)
+/// Returns what an error of TLS means. A server that ends a connection which had `begun` by an
+/// alert is one that closes it.
+fn meaning(e: &rustls::Error, begun: bool) -> io::Error {
+    let kind = match e {
+        rustls::Error::AlertReceived(_) if begun => io::ErrorKind::ConnectionAborted,
+        _ => io::ErrorKind::InvalidData,
+    };
+    io::Error::new(kind, e.to_string())
 }
+
+#[cfg(all(test, unix))]
+mod tests;

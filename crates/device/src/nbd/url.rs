@@ -4,9 +4,10 @@
 //! The form is that of the NBD project's URI document, with parameters of our own behind `?`. What
 //! is between `/` and `?` is percent-decoded, and so are values of parameters.
 
+use crate::parameters::{add_range, decode, each_parameter, seconds};
 use std::ffi::OsStr;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// The port of the protocol.
@@ -18,40 +19,53 @@ const LONGEST: usize = 4096;
 /// The most connections to one export.
 const MOST_CONNECTIONS: usize = 16;
 
-/// Where a server listens.
+/// The address at which an NBD server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NbdAddress {
-    /// A name or an address, and a port.
+    /// A TCP port.
     Tcp {
-        /// Without the brackets of IPv6.
+        /// A name or an address, without the brackets of IPv6.
         host: String,
-        /// 10809 unless told otherwise.
+        /// The port, 10809 if the URL has none.
         port: u16,
     },
-    /// A socket in the file system.
+    /// A Unix socket, by its path.
     Unix(PathBuf),
 }
 
-/// An export of an NBD server, and how it is used.
+/// The URL of an export of an NBD server, parsed: the export, and the options of the connection.
+///
+/// `nbd://HOST[:PORT]/EXPORT` and `nbd+unix:///EXPORT?socket=PATH`; with TLS `nbds://` and
+/// `nbds+unix://`. Options follow a `?`, with `&` between.
+///
+/// # Examples
+/// ```
+/// use lanefs_device::{NbdAddress, NbdUrl};
+///
+/// let url = NbdUrl::parse("nbd://[::1]:10810/root?connections=2")?;
+/// assert_eq!(url.address, NbdAddress::Tcp { host: "::1".into(), port: 10810 });
+/// assert_eq!((url.export.as_deref(), url.connections), (Some("root"), 2));
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NbdUrl {
-    /// Where the server listens.
+    /// The address of the server.
     pub address: NbdAddress,
-    /// The name of the export, `None` where the URL has no path: the one without a name.
+    /// The name of the export. `None` for a URL without a path: the export without a name.
     pub export: Option<String>,
     /// Whether the connection is encrypted.
     pub tls: bool,
-    /// The folder of `ca-cert.pem`, and perhaps `client-cert.pem` and `client-key.pem`.
+    /// The directory of `ca-cert.pem`, and perhaps `client-cert.pem` and `client-key.pem`.
     pub tls_certificates: Option<PathBuf>,
-    /// The name that the server's certificate has to have, where that is not the host's.
+    /// The name that the server's certificate must have, if that is not the host's.
     pub tls_hostname: Option<String>,
-    /// How many connections there are at most.
+    /// The most connections to the export.
     pub connections: usize,
-    /// How long a request may take.
+    /// The longest duration of a request.
     pub timeout: Duration,
-    /// How long a lost connection is tried to be made again.
+    /// The longest time for which the client tries to make a lost connection again.
     pub reconnect: Duration,
-    /// The most bytes that are kept for being written again.
+    /// The most unflushed bytes that the client keeps, to write them again on a new connection.
     pub unflushed: u64,
     /// `offset=` and `size=`: the bytes of the export that the volume is.
     pub range: Option<(u64, Option<u64>)>,
@@ -78,10 +92,10 @@ pub(crate) fn split_part(url: &str) -> (&str, Option<&str>) {
 }
 
 impl NbdUrl {
-    /// Reads a URL without a partition behind it.
+    /// Parses a URL without a partition behind it.
     ///
     /// # Errors
-    /// What is wrong with it, for a message that begins with the URL.
+    /// The second half of a message for users, whose first half is the URL.
     pub fn parse(url: &str) -> Result<Self, String> {
         let (scheme, rest) = url.split_once("://").ok_or("needs a scheme: nbd://HOST/EXPORT")?;
         let (tls, unix) = match scheme {
@@ -120,15 +134,7 @@ impl NbdUrl {
             unflushed: 64 << 20,
             range: None,
         };
-        let mut seen = Vec::new();
-        for pair in query.into_iter().flat_map(|query| query.split('&')) {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            if seen.contains(&name) {
-                return Err(format!("has the parameter {name} twice"));
-            }
-            seen.push(name);
-            parsed.set(name, &decode(value)?)?;
-        }
+        each_parameter(query, |name, value| parsed.set(name, value))?;
         if parsed.address == NbdAddress::Unix(PathBuf::new()) {
             return Err("needs a socket: nbd+unix:///EXPORT?socket=PATH".into());
         }
@@ -136,14 +142,6 @@ impl NbdUrl {
     }
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
-        let seconds = || match value.parse::<u32>() {
-            Ok(seconds) if seconds > 0 => Ok(Duration::from_secs(seconds.into())),
-            _ => Err(format!("{name} is a number of seconds: {name}=30")),
-        };
-        let range = |own: bool| match crate::url::parse_size(value.as_bytes()) {
-            Some(bytes) if bytes.is_multiple_of(512) && (own || bytes > 0) => Ok(bytes),
-            _ => Err("needs a range in units of 512 bytes: offset=1M&size=4G".to_owned()),
-        };
         match name {
             "socket" => match &mut self.address {
                 NbdAddress::Unix(path) if !value.is_empty() => *path = value.into(),
@@ -154,9 +152,9 @@ impl NbdUrl {
                 Ok(n) if (1..=MOST_CONNECTIONS).contains(&n) => self.connections = n,
                 _ => return Err(format!("connections is a number from 1 to {MOST_CONNECTIONS}")),
             },
-            "timeout" => self.timeout = seconds()?,
+            "timeout" => self.timeout = seconds(name, value)?,
             "reconnect" if value == "0" => self.reconnect = Duration::ZERO,
-            "reconnect" => self.reconnect = seconds()?,
+            "reconnect" => self.reconnect = seconds(name, value)?,
             "unflushed" => match crate::url::parse_size(value.as_bytes()) {
                 Some(bytes) if bytes >= super::LEAST_UNFLUSHED => self.unflushed = bytes,
                 _ => return Err("unflushed is a size from 4M on".into()),
@@ -164,8 +162,7 @@ impl NbdUrl {
             "tls-certificates" if self.tls => self.tls_certificates = Some(value.into()),
             "tls-hostname" if self.tls => self.tls_hostname = Some(value.into()),
             "tls-certificates" | "tls-hostname" => return Err(format!("{name}= is for nbds://")),
-            "offset" => self.range = Some((range(true)?, self.range.and_then(|(_, size)| size))),
-            "size" => self.range = Some((self.range.map_or(0, |(offset, _)| offset), Some(range(false)?))),
+            "offset" | "size" => add_range(&mut self.range, name, value)?,
             _ => {
                 return Err(format!(
                     "has a parameter {name:?}: there are socket, connections, timeout, reconnect, unflushed, \
@@ -193,41 +190,42 @@ impl fmt::Display for NbdAddress {
     }
 }
 
-/// Returns the URL with the path of its socket made absolute, so that a process in another
-/// directory finds the server too. Everything else is as written.
-pub fn absolute_url(url: &str) -> std::io::Result<String> {
-    let Some((before, query)) = url.split_once('?') else { return Ok(url.into()) };
-    let mut pairs = Vec::new();
-    for pair in query.split('&') {
-        match pair.strip_prefix("socket=") {
-            Some(path) if !path.starts_with(['/', '%']) => {
-                let here = std::env::current_dir()?;
-                pairs.push(format!("socket={}/{path}", encode(&here)));
-            }
-            _ => pairs.push(pair.into()),
-        }
-    }
-    Ok(format!("{before}?{}", pairs.join("&")))
-}
-
-/// Returns a volume's name as messages and tables may show it: without what a URL has of a
-/// password.
+/// Returns the name of a volume for messages and tables: with `***` for the password in a URL.
+///
+/// # Examples
+/// ```
+/// use lanefs_device::without_password;
+/// use std::ffi::OsStr;
+///
+/// let shown = |name: &'static str| without_password(OsStr::new(name)).into_owned();
+/// assert_eq!(shown("nbd://me:secret@host/x"), "nbd://me:***@host/x");
+/// assert_eq!(shown("disk.img"), "disk.img");
+/// ```
 pub fn without_password(name: &OsStr) -> std::borrow::Cow<'_, OsStr> {
-    let Some(text) = name.to_str().filter(|text| is_nbd(text.as_bytes())) else { return name.into() };
-    let Some((scheme, rest)) = text.split_once("://") else { return name.into() };
-    let end = rest.find(['/', '?']).unwrap_or(rest.len());
-    // A password may hold an unescaped slash: it is no port, and the next `@` ends it.
-    let with_slash = || {
-        let (_, port) = rest[..end].split_once(':')?;
-        let path = &rest[..rest.find('?').unwrap_or(rest.len())];
-        if port.bytes().all(|b| b.is_ascii_digit()) { None } else { path.find('@') }
-    };
-    let authority_end = rest[..end].rfind('@').or_else(with_slash);
-    let Some((user, tail)) = authority_end.map(|at| rest.split_at(at)) else { return name.into() };
-    match user.split_once(':') {
-        Some((user, _)) => std::ffi::OsString::from(format!("{scheme}://{user}:***{tail}")).into(),
+    match masked(&name.to_string_lossy()) {
+        Some(shown) => std::ffi::OsString::from(shown).into(),
         None => name.into(),
     }
+}
+
+/// Returns a URL without its password, `None` for a name that has none.
+fn masked(text: &str) -> Option<String> {
+    let (scheme, rest) = text.split_once("://")?;
+    if !is_nbd(format!("{}://", scheme.to_ascii_lowercase()).as_bytes()) {
+        return None;
+    }
+    // An unescaped password may hold `@`, `/`, `?` and `#`, and the URL is refused in any case.
+    let last = rest.rfind('@')?;
+    let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
+    let colon = match authority.find('@') {
+        Some(at) => authority[..at].find(':')?,
+        // `HOST:PORT` and `[ADDRESS]`: the `@` is in the path, or begins a partition.
+        None if authority.starts_with('[') => return None,
+        None => {
+            authority.find(':').filter(|colon| !authority[colon + 1..].bytes().all(|b| b.is_ascii_digit()))?
+        }
+    };
+    Some(format!("{scheme}://{}:***{}", &rest[..colon], &rest[last..]))
 }
 
 fn parse_host(authority: &str) -> Result<NbdAddress, String> {
@@ -245,38 +243,6 @@ fn parse_host(authority: &str) -> Result<NbdAddress, String> {
     };
     let host = decode(host)?;
     if host.is_empty() { Err(bad()) } else { Ok(NbdAddress::Tcp { host, port }) }
-}
-
-/// Undoes percent encoding.
-fn decode(text: &str) -> Result<String, String> {
-    let bad = || format!("{text:?} is not percent-encoded UTF-8: % and two hexadecimal digits");
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let mut digit = || rest.next().and_then(|digit| char::from(digit).to_digit(16));
-        let (Some(high), Some(low)) = (digit(), digit()) else { return Err(bad()) };
-        bytes.push((high * 16 + low) as u8);
-    }
-    String::from_utf8(bytes).map_err(|_| bad())
-}
-
-/// Encodes a path for the value of a parameter.
-fn encode(path: &Path) -> String {
-    use fmt::Write;
-    let mut text = String::new();
-    for c in path.to_string_lossy().chars() {
-        match c {
-            '%' | '&' | '@' | ':' | '?' | '#' | '+' | ' ' => {
-                let _ = write!(text, "%{:02X}", u32::from(c));
-            }
-            _ => text.push(c),
-        }
-    }
-    text
 }
 
 #[cfg(test)]
@@ -359,21 +325,26 @@ mod tests {
             ("nbd://u:pw@h/x", "nbd://u:***@h/x"),
             ("nbds://u:p/w@h/x:/a", "nbds://u:***@h/x:/a"),
             ("nbd://u:p@w@h/x", "nbd://u:***@h/x"),
+            ("nbd://u:p@w/y@h/x", "nbd://u:***@h/x"),
+            ("nbd://u:p?w@h/x", "nbd://u:***@h/x"),
+            ("nbd://u:p#w@h/x@2", "nbd://u:***@2"),
+            ("nbd://u:p/w@v@h/x", "nbd://u:***@h/x"),
+            ("NBD://u:pw@h/x", "NBD://u:***@h/x"),
+            ("nbd+unix://u:pw@/x?socket=/s", "nbd+unix://u:***@/x?socket=/s"),
             ("nbd://u@h/x", "nbd://u@h/x"),
+            ("nbd://u@h:5/x@2", "nbd://u@h:5/x@2"),
+            ("nbd://[::1]:9/x@2", "nbd://[::1]:9/x@2"),
+            ("nbd+unix:///x?socket=/a:b@c", "nbd+unix:///x?socket=/a:b@c"),
             ("nbd://h:1/x@2", "nbd://h:1/x@2"),
             ("file:a@b", "file:a@b"),
         ] {
             assert_eq!(without_password(OsStr::new(name)), OsStr::new(shown));
         }
-    }
-
-    #[test]
-    fn sockets_become_absolute() {
-        let here = std::env::current_dir().unwrap();
-        let want = format!("nbd+unix:///x?timeout=1&socket={}/s", encode(&here));
-        assert_eq!(absolute_url("nbd+unix:///x?timeout=1&socket=s").unwrap(), want);
-        for same in ["nbd://h/x", "nbd+unix:///x?socket=/s"] {
-            assert_eq!(absolute_url(same).unwrap(), same);
+        #[cfg(unix)]
+        {
+            use std::os::unix::ffi::OsStrExt;
+            let shown = without_password(OsStr::from_bytes(b"nbd://u:pw\xff@h/x")).into_owned();
+            assert_eq!(shown, OsStr::new("nbd://u:***@h/x"));
         }
     }
 }

@@ -97,8 +97,13 @@ impl<'a, S: Read + Write> Timed<'a, S> {
     /// A loss.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), NbdError> {
         let mut rest = bytes;
-        while !rest.is_empty() {
-            match self.stream.write(rest) {
+        loop {
+            let done = match rest {
+                [] => self.stream.flush().map(|()| 0),
+                rest => self.stream.write(rest),
+            };
+            match done {
+                Ok(_) if rest.is_empty() => return Ok(()),
                 Ok(0) => return Err(NbdError::Closed),
                 Ok(n) => rest = &rest[n..],
                 Err(e) if is_tick(&e) => {}
@@ -106,7 +111,6 @@ impl<'a, S: Read + Write> Timed<'a, S> {
             }
             self.check()?;
         }
-        Ok(())
     }
 }
 

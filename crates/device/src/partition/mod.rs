@@ -15,10 +15,13 @@ use crate::{BlockDevice, Result};
 use std::fmt;
 use std::ops::Range;
 
-/// A partition table.
+/// A partition table: GPT, or MBR with its logical partitions.
+///
+/// # Examples
+/// [`write_gpt`] has one.
 #[derive(Debug, Clone)]
 pub struct PartitionTable {
-    /// Its kind: `gpt` or `dos`, as sfdisk calls them.
+    /// The kind of the table: `gpt` or `dos`, as sfdisk calls them.
     pub scheme: &'static str,
     /// The disk's identifier: a UUID, or eight digits of a dos table.
     pub disk: String,
@@ -29,17 +32,17 @@ pub struct PartitionTable {
 /// A partition.
 #[derive(Debug, Clone)]
 pub struct Partition {
-    /// Its number, from 1.
+    /// Number, from 1.
     pub number: u32,
-    /// Its first byte.
+    /// First byte on the disk.
     pub start: u64,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// What the table says that it is for.
+    /// Type.
     pub kind: PartitionType,
-    /// Its name in a GPT.
+    /// Name in a GPT, empty in a dos table.
     pub name: String,
-    /// Its PARTUUID, as Linux writes it.
+    /// PARTUUID, as Linux writes it.
     pub uuid: String,
     /// The label of the ext2, ext3 or ext4 volume in it.
     pub label: Option<String>,
@@ -47,17 +50,17 @@ pub struct Partition {
     pub volume_uuid: Option<String>,
 }
 
-/// The type of a partition: the displayed text is a name, or the code of a type without one.
+/// The type of a partition. It displays as a name, or as the code of a type without one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PartitionType {
-    /// A GUID.
+    /// The GUID of a GPT.
     Gpt(String),
-    /// A byte.
+    /// The byte of an MBR.
     Mbr(u8),
 }
 
 impl Partition {
-    /// Returns its bytes on the disk.
+    /// Returns the bytes of the partition on the disk, for a [`Window`](crate::Window).
     pub fn range(&self) -> Range<u64> {
         self.start..self.start + self.size
     }
@@ -81,10 +84,14 @@ impl Partition {
 }
 
 impl PartitionTable {
-    /// Reads the table of a disk. Returns `None` if it has none.
+    /// Reads the partition table of a disk, and the names of the ext2, ext3 and ext4 volumes in its
+    /// partitions. Returns `None` for a disk without a table.
+    ///
+    /// A partition may reach beyond the end of a disk that was cut short: see
+    /// [`Window::new`](crate::Window::new).
     ///
     /// # Errors
-    /// The device's; and a GPT both of whose copies are damaged (EINVAL).
+    /// The device's; a GPT both of whose copies are damaged (EINVAL).
     pub fn read(device: &dyn BlockDevice) -> Result<Option<Self>> {
         let mbr = mbr::Mbr::read(device)?;
         let mut table = match (gpt::read(device)?, mbr) {
@@ -102,10 +109,12 @@ impl PartitionTable {
     }
 
     /// Finds a partition by its number, its GPT name, the label of the volume in it, its PARTUUID
-    /// or that volume's UUID. What comes first here wins; a word of digits is a number.
+    /// or that volume's UUID.
+    ///
+    /// The first of these that fits wins. A word of digits is always a number.
     ///
     /// # Errors
-    /// A sentence for users: none is called so, or several are. It lists the partitions there.
+    /// A message for users, which lists the partitions: no partition fits, or several do.
     pub fn find(&self, wanted: &str) -> std::result::Result<&Partition, String> {
         let is_number = !wanted.is_empty() && wanted.bytes().all(|b| b.is_ascii_digit());
         let by: &[fn(&Partition, &str) -> bool] = match is_number {

@@ -37,9 +37,15 @@ pub const LINUX_FILE_SYSTEM: [u8; 16] = 0x0fc6_3daf_8483_4772_8e79_3d69_d847_7de
 /// Bytes at the end of a disk that [`write_gpt`] uses.
 pub const GPT_BACKUP: u64 = (1 + TABLE) * SECTOR;
 
-/// Writes a GPT with these partitions, its backup at the end, and the protective MBR. `disk` is the
-/// disk's GUID, in the order in which it is written as text. Sectors have 512 bytes.
+/// Writes a GPT with these partitions, its backup at the end, and the protective MBR.
 ///
+/// `disk` is the disk's GUID, in the order in which it is written as text. Sectors have 512 bytes.
+///
+/// # Errors
+/// The device's; partitions that overlap, are more than 128, or do not lie between the table and
+/// its backup in whole sectors ([`InvalidInput`](io::ErrorKind)): nothing is written.
+///
+/// # Examples
 /// ```
 /// use lanefs_device::{LINUX_FILE_SYSTEM, MemDevice, NewPartition, PartitionTable, write_gpt};
 ///
@@ -51,10 +57,6 @@ pub const GPT_BACKUP: u64 = (1 + TABLE) * SECTOR;
 /// assert_eq!(table.find("root").unwrap().range(), 1 << 20..3 << 20);
 /// # Ok::<(), lanefs_device::DeviceError>(())
 /// ```
-///
-/// # Errors
-/// The device's; partitions that overlap, are more than 128, or do not lie between the table and
-/// its backup in whole sectors ([`InvalidInput`](io::ErrorKind)): nothing is written.
 pub fn write_gpt(device: &dyn BlockDevice, disk: [u8; 16], partitions: &[NewPartition]) -> Result<()> {
     let sectors = device.size() / SECTOR;
     check(sectors, partitions)?;

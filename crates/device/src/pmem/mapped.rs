@@ -34,8 +34,8 @@ pub enum Persistence {
     Flush,
 }
 
-/// A volume that is mapped into memory. Clones share the mapping; the last clone or slice unmaps
-/// it.
+/// The mapping of a [`PmemDevice`](crate::PmemDevice). Clones share it; the last clone or slice
+/// unmaps the file.
 #[derive(Clone)]
 pub struct Mapped(Arc<Region>);
 
@@ -90,8 +90,8 @@ impl Mapped {
         self.0.persistence
     }
 
-    /// Copies from `offset` on. Against a write at the same time, each byte is the old or the new
-    /// one.
+    /// Copies the bytes from `offset` on into `buf`. During a concurrent write, each byte is the
+    /// old or the new one.
     ///
     /// # Errors
     /// A range beyond the end.
@@ -104,7 +104,7 @@ impl Mapped {
         Ok(())
     }
 
-    /// Copies to `offset` by streaming stores. When it returns, the bytes are out of this
+    /// Copies `data` to `offset` by streaming stores. When it returns, the bytes are out of this
     /// processor's caches and buffers: as durable as [`persistence`](Self::persistence) says.
     ///
     /// # Errors
@@ -152,9 +152,8 @@ impl Mapped {
     /// Lends a range as a slice, without a copy. Until it is dropped, writes that overlap fail with
     /// EBUSY, so its bytes do not change; other writes do not wait.
     ///
-    /// `None` for a range beyond the end, and where it is not to be had at the moment: while 64
-    /// others are lent, or where writers keep at it so that for about a millisecond there is no
-    /// gap. Then [`copy_out`](Self::copy_out) serves.
+    /// Returns `None` for a range beyond the end, while 64 other ranges are lent, and where writers
+    /// leave no gap for about a millisecond. [`copy_out`](Self::copy_out) reads the range then.
     pub fn lend(&self, offset: u64, len: usize) -> Option<Lent> {
         let start = self.0.at(Op::Read, offset, len).ok()?;
         let slot = self.0.lending.lend(offset, offset + len as u64)?;
@@ -172,7 +171,7 @@ impl Region {
     }
 }
 
-/// A part of a mapped volume. Writes to it fail while this value lives.
+/// A range of a [`Mapped`] device, as a slice. Writes to the range fail while this value lives.
 pub struct Lent {
     start: *const u8,
     len: usize,

@@ -23,7 +23,22 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A volume in a mapped file.
+/// A file that is mapped into memory, as a device.
+///
+/// Reads and writes are copies, without a system call. On persistent memory, mapped with MAP_SYNC,
+/// a write is durable when it returns; see [`Persistence`].
+///
+/// # Examples
+/// ```
+/// use lanefs_device::{BlockDevice, PmemDevice};
+///
+/// # let dir = tempfile::tempdir()?;
+/// let device = PmemDevice::create(dir.path().join("pmem.img"), 1 << 20)?;
+/// device.write_at(b"by a copy", 4096)?;
+/// let mapped = device.mapped().expect("a PmemDevice is mapped");
+/// assert_eq!(&mapped.lend(4096, 9).unwrap()[..], b"by a copy");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct PmemDevice {
     mapped: Mapped,
 }
@@ -46,7 +61,8 @@ impl PmemDevice {
         Self::over(Arc::new(FileDevice::open_read_only(path)?))
     }
 
-    /// Makes a file of `size` zero bytes, none of them a hole, and maps it.
+    /// Creates a file of `size` zero bytes, none of them a hole, and maps it. Drops the content of
+    /// an existing file.
     ///
     /// # Errors
     /// The errors of [`FileOptions::create`] and [`open`](Self::open).

@@ -1,12 +1,12 @@
-//! Operations on paths that begin at a directory, as openat(2) and its family have them. Those of a
-//! volume begin at its root.
+//! Operations on paths that begin at a directory, as openat(2) and its family have them. The paths
+//! of a volume begin at its root.
 
 use super::dir::special;
 use super::path::{self, NamePlace};
 use super::{AtSymlink, Dir, File, FileOptions, Metadata};
 use crate::error::{Error, OrCannot, Result};
 use crate::fs::Fs;
-use crate::fs::inode::NodeRef;
+use crate::fs::inode::InodeRef;
 use crate::fs::namei::{NewAttr, NewKind, RenameFlags, SetAttr, check_target, is_dots, link_found};
 use lanefs_device::os_name::{OsStrExt, OsStringExt};
 use lanefs_format::{DeviceNumber, FileType};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub struct At<'d> {
     pub(super) fs: &'d Arc<Fs>,
     /// The directory; `None` for the root.
-    base: Option<&'d NodeRef>,
+    base: Option<&'d InodeRef>,
 }
 
 pub(super) fn bytes(path: &impl AsRef<Path>) -> &[u8] {
@@ -49,11 +49,11 @@ impl<'d> At<'d> {
         Self { fs, base: None }
     }
 
-    pub(super) fn base(self) -> Result<NodeRef> {
+    pub(super) fn base(self) -> Result<InodeRef> {
         self.base.map_or_else(|| self.fs.root(), |base| Ok(base.clone()))
     }
 
-    pub(super) fn node(self, path: &[u8], at_end: AtSymlink) -> Result<NodeRef> {
+    pub(super) fn node(self, path: &[u8], at_end: AtSymlink) -> Result<InodeRef> {
         path::resolve(&self.base()?, path, at_end)
     }
 

@@ -4,7 +4,7 @@ use super::File;
 use super::file::Access;
 use crate::error::Result;
 use crate::fs::Fs;
-use crate::fs::data::{self, Bytes};
+use crate::fs::data::{self, Bytes, Caching};
 use std::sync::Arc;
 
 /// A read or a write of [`File::run_batch`].
@@ -28,11 +28,12 @@ impl<'a> Io<'a> {
 
     /// Returns the volume, if the request may go to the device in a batch.
     fn goes_along(&self) -> Option<&'a Arc<Fs>> {
-        let Access { direct, append, .. } = self.file.access;
+        let Access { caching, append, .. } = self.file.access;
         let may = match self.bytes {
             Bytes::Read(_) => self.file.check_read(),
             Bytes::Write(_) => self.file.check_write(),
         };
+        let direct = caching == Caching::Direct;
         (direct && !append && may.is_ok()).then_some(&self.file.inode().fs)
     }
 

@@ -2,7 +2,7 @@
 
 use super::{File, Metadata, Node};
 use crate::error::{Error, OrCannot, Result};
-use crate::fs::inode::NodeRef;
+use crate::fs::inode::InodeRef;
 use crate::fs::namei::{NewAttr, NewKind, RenameFlags, SetAttr, link_found};
 use crate::store::dir::ListedEntry;
 use lanefs_device::os_name::{OsStrExt, OsStringExt};
@@ -14,7 +14,7 @@ use std::path::PathBuf;
 /// An open directory of a volume. A clone shares the inode and costs one reference count.
 #[derive(Debug, Clone)]
 pub struct Dir {
-    pub(super) node: NodeRef,
+    pub(super) node: InodeRef,
 }
 
 /// A name in a directory.
@@ -284,22 +284,22 @@ impl Dir {
         self.node.read_dir(cookie, &mut |entry| each(entry.into()))
     }
 
-    fn find(&self, name: &OsStr) -> Result<NodeRef> {
+    fn find(&self, name: &OsStr) -> Result<InodeRef> {
         self.node.lookup(name.as_bytes())
     }
 
-    fn create(&self, name: &OsStr, kind: NewKind<'_>, attr: NewAttr) -> Result<NodeRef> {
+    fn create(&self, name: &OsStr, kind: NewKind<'_>, attr: NewAttr) -> Result<InodeRef> {
         self.node.create(name.as_bytes(), kind, attr)
     }
 }
 
 /// Makes what mknod(2) makes: a device file, fifo, socket or empty file.
 pub(super) fn special(
-    dir: &NodeRef,
+    dir: &InodeRef,
     name: &[u8],
     (file_type, device): (FileType, DeviceNumber),
     attr: NewAttr,
-) -> Result<NodeRef> {
+) -> Result<InodeRef> {
     let kind = match file_type {
         FileType::Regular => NewKind::File,
         FileType::Fifo | FileType::Socket | FileType::CharDevice | FileType::BlockDevice => {

@@ -2,8 +2,8 @@
 
 use super::{Mapped, Metadata, Node};
 use crate::error::{Error, Result};
-use crate::fs::data::{FallocMode, FiemapExtent, Placement};
-use crate::fs::inode::NodeRef;
+use crate::fs::data::{Caching, FallocMode, FiemapExtent, Placement};
+use crate::fs::inode::InodeRef;
 use crate::fs::namei::SetAttr;
 use lanefs_format::{FileType, InodeFlags};
 use lanefs_sync::atomic::{AtomicU32, Ordering};
@@ -28,7 +28,7 @@ use std::sync::Arc;
 /// ```
 #[derive(Debug, Clone)]
 pub struct File {
-    node: NodeRef,
+    node: InodeRef,
     pub(super) access: Access,
     handle: Arc<Handle>,
 }
@@ -39,7 +39,7 @@ struct Handle {
     /// The count of the file's writeback failures up to which this handle has reported them.
     reported: AtomicU32,
     /// The file, whose writers this handle is one of.
-    writes: Option<NodeRef>,
+    writes: Option<InodeRef>,
 }
 
 impl Drop for Handle {
@@ -59,13 +59,18 @@ pub(super) struct Access {
     pub(super) read: bool,
     pub(super) write: bool,
     pub(super) append: bool,
-    pub(super) direct: bool,
+    pub(super) caching: Caching,
     pub(super) durability: WriteDurability,
 }
 
 impl Access {
-    pub(super) const NONE: Self =
-        Self { read: false, write: false, append: false, direct: false, durability: WriteDurability::None };
+    pub(super) const NONE: Self = Self {
+        read: false,
+        write: false,
+        append: false,
+        caching: Caching::Cached,
+        durability: WriteDurability::None,
+    };
 }
 
 /// What each write through a handle makes durable before it returns.
@@ -81,7 +86,7 @@ pub(super) enum WriteDurability {
 
 impl File {
     /// Opens the file of `node` for reading, and for writing if `write`.
-    pub(super) fn of_node(node: NodeRef, write: bool) -> Result<Self> {
+    pub(super) fn of_node(node: InodeRef, write: bool) -> Result<Self> {
         match node.state().file_type()? {
             FileType::Regular => {}
             FileType::Directory => return Err(Error::IsDir),
@@ -100,7 +105,7 @@ impl File {
 
     /// Opens the file of `node` for reading, and for writing unless the volume is read-only or a
     /// hash tree fixes the content.
-    pub(super) fn of_node_as_may(node: NodeRef) -> Result<Self> {
+    pub(super) fn of_node_as_may(node: InodeRef) -> Result<Self> {
         let write = !node.fs.is_read_only() && !node.flags().contains(InodeFlags::VERITY);
         match Self::of_node(node.clone(), write) {
             Err(Error::TextBusy | Error::NotPermitted(_)) => Self::of_node(node, false),
@@ -113,7 +118,7 @@ impl File {
         Node { node: self.node.clone() }
     }
 
-    pub(crate) fn inode(&self) -> &NodeRef {
+    pub(crate) fn inode(&self) -> &InodeRef {
         &self.node
     }
 
@@ -124,7 +129,8 @@ impl File {
     /// Returns the same open file, past the page cache (O_DIRECT) or through it. The two handles
     /// share their record of reported failures.
     pub fn with_direct(&self, direct: bool) -> File {
-        self.clone().with_access(Access { direct, ..self.access })
+        let caching = if direct { Caching::Direct } else { Caching::Cached };
+        self.clone().with_access(Access { caching, ..self.access })
     }
 
     /// Reads from `offset` on into `buf`. Returns how many bytes there were: fewer than asked for
@@ -134,7 +140,7 @@ impl File {
     /// [`Error::BadHandle`] if not open for reading; the device's; a damaged block map.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.check_read()?;
-        self.node.content().read(buf, offset, self.access.direct)
+        self.node.content().read(buf, offset, self.access.caching)
     }
 
     /// Reads as [`read_at`](Self::read_at) does, for a caller with a cache of its own (the kernel,
@@ -156,7 +162,7 @@ impl File {
     /// [`Error::WouldBlock`] if it had to wait for the first byte; those of `read_at`.
     pub fn try_read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.check_read()?;
-        self.node.content().try_read(buf, offset, self.access.direct)
+        self.node.content().try_read(buf, offset, self.access.caching)
     }
 
     /// Returns `len` bytes from `offset` on as a slice, without a copy. Only for a volume on a
@@ -201,8 +207,8 @@ impl File {
         self.check_write()?;
         let content = self.node.content();
         let at = match self.access.append {
-            true => content.append(bytes, self.access.direct)?,
-            false => content.write(bytes, offset, self.access.direct).map(|()| offset)?,
+            true => content.append(bytes, self.access.caching)?,
+            false => content.write(bytes, offset, self.access.caching).map(|()| offset)?,
         };
         self.after_write()?;
         Ok(at)
@@ -280,7 +286,7 @@ impl File {
     pub fn try_write_at(&self, bytes: &[u8], offset: u64) -> Result<usize> {
         self.check_write()?;
         let offset = (!self.access.append).then_some(offset);
-        let done = self.node.content().try_write(bytes, offset, self.access.direct)?;
+        let done = self.node.content().try_write(bytes, offset, self.access.caching)?;
         self.after_write()?;
         Ok(done)
     }

@@ -4,7 +4,8 @@ use super::file::{Access, WriteDurability};
 use super::path::{self, AtSymlink};
 use super::{At, Dir, File};
 use crate::error::{Error, OrCannot, Result};
-use crate::fs::inode::NodeRef;
+use crate::fs::data::Caching;
+use crate::fs::inode::InodeRef;
 use crate::fs::namei::{NewAttr, NewKind, is_dots};
 use lanefs_device::os_name::OsStrExt;
 use std::path::Path;
@@ -92,7 +93,17 @@ impl<'v> FileOptions<'v> {
     /// Bypasses the page cache (O_DIRECT). The default is no. Memory and offset may have
     /// any alignment; whole sectors in aligned memory go straight to the device.
     pub fn direct(mut self, yes: bool) -> Self {
-        self.access.direct = yes;
+        self.access.caching = if yes { Caching::Direct } else { Caching::Cached };
+        self
+    }
+
+    /// Lets reads and writes of 128 KiB and more bypass the page cache (RWF_DONTCACHE), so that
+    /// one pass over a large file leaves the cache to other files. Smaller ones go through the
+    /// cache, and so do writes that are not of whole blocks. The default is no: then only large
+    /// writes that continue a stream of 32 MiB bypass it. Ends what [`direct`](Self::direct) has
+    /// set.
+    pub fn uncached(mut self, yes: bool) -> Self {
+        self.access.caching = if yes { Caching::Uncached } else { Caching::Cached };
         self
     }
 
@@ -144,7 +155,7 @@ impl<'v> FileOptions<'v> {
         Ok(dir.create_nameless(self.attr)?.with_access(self.access))
     }
 
-    fn find_or_make(&self, path: &[u8]) -> Result<NodeRef> {
+    fn find_or_make(&self, path: &[u8]) -> Result<InodeRef> {
         let mut base = self.at.base()?;
         if !self.create && !self.create_new {
             return path::resolve(&base, path, self.at_end);

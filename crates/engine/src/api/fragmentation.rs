@@ -5,7 +5,7 @@ use super::at::bytes;
 use super::path::AtSymlink;
 use crate::error::{OrCannot, Result};
 use crate::fs::Fs;
-use crate::fs::inode::Node;
+use crate::fs::inode::CachedInode;
 use crate::store::alloc;
 use crate::store::map::{self, Mapping};
 use std::ops::{ControlFlow, Range};
@@ -145,7 +145,7 @@ impl Volume {
         if !inode.is_regular() || inode.links_count == 0 {
             return Ok(());
         }
-        let file = extents_of(&*fs.node(ino)?)?;
+        let file = extents_of(&*fs.inode(ino)?)?;
         if file.blocks == 0 {
             return Ok(());
         }
@@ -178,7 +178,7 @@ impl Fragmentation {
 }
 
 /// Walks the map of a file, which may be in use.
-fn extents_of(node: &Node) -> Result<Extents> {
+fn extents_of(node: &CachedInode) -> Result<Extents> {
     let fs: &Fs = &node.fs;
     let mut sum = Extents::default();
     let (mut lblk, mut next) = (0, None);

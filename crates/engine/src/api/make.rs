@@ -3,15 +3,11 @@
 use super::Volume;
 use crate::error::{Error, OrCannot, Result};
 use crate::fs::OpenOptions;
-use crate::store::txn::credits;
 use lanefs_device::{BlockDevice, FileDevice, MemDevice};
 use lanefs_format::{Superblock, Tuning};
 use lanefs_mkfs::MkfsError;
 use std::path::Path;
 use std::sync::Arc;
-
-/// Copies of the superblock that one handle changes.
-const COPIES: usize = 32;
 
 impl Volume {
     /// Makes a volume of `size` bytes in a new file, and opens it for writing.
@@ -110,17 +106,7 @@ impl Volume {
         let change = |sb: &mut Superblock| {
             let _ = sb.tune(tuning);
         };
-        let layout = self.fs.layout();
-        let groups: Vec<u32> = (0..layout.group_count()).filter(|group| layout.has_super(*group)).collect();
-        for groups in groups.chunks(COPIES) {
-            self.fs.transact(credits::SUPER * COPIES as u32, |txn| {
-                groups.iter().try_for_each(|group| match group {
-                    0 => txn.store().write_super(txn, change),
-                    group => txn.store().write_backup(txn, (*group, &before), change),
-                })
-            })?;
-        }
-        Ok(())
+        self.fs.write_supers(&before, 0, change)
     }
 }
 

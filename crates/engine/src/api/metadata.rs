@@ -1,6 +1,6 @@
 //! The attributes of an inode, as stat(2) returns them.
 
-use crate::fs::inode::Node;
+use crate::fs::inode::CachedInode;
 use lanefs_format::{DeviceNumber, FileType, Inode, InodeFlags, Timestamp};
 
 /// Attributes of an inode at one moment.
@@ -11,7 +11,7 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    pub(super) fn of(node: &Node) -> Self {
+    pub(super) fn of(node: &CachedInode) -> Self {
         Self { inode: node.attributes(), block_size: node.fs.block_size }
     }
 

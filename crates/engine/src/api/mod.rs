@@ -11,6 +11,7 @@ mod fragmentation;
 mod make;
 mod mapped;
 mod metadata;
+pub mod mmp;
 mod node;
 mod observer;
 mod open;

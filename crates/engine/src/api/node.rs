@@ -6,7 +6,7 @@
 
 use super::{DirEntryRef, File, Metadata, Volume};
 use crate::error::{Corrupt, Error, Result};
-use crate::fs::inode::NodeRef;
+use crate::fs::inode::InodeRef;
 use crate::fs::namei::Atime;
 use crate::fs::namei::{Modifier, NewAttr, NewKind, RenameFlags, SetAttr};
 use lanefs_device::os_name::{OsStrExt, OsStringExt};
@@ -31,7 +31,7 @@ use std::path::PathBuf;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Node {
-    pub(super) node: NodeRef,
+    pub(super) node: InodeRef,
 }
 
 impl Volume {
@@ -51,7 +51,7 @@ impl Volume {
     pub fn node_at(&self, ino: u32) -> Result<Node> {
         // A file handle that was never given out is not a sign of damage.
         self.fs.check_named(ino).map_err(|_| Error::Stale(ino))?;
-        match self.fs.node(ino) {
+        match self.fs.inode(ino) {
             Err(Error::Corrupt(Corrupt::DeadInode { ino })) => Err(Error::Stale(ino)),
             node => Ok(Node { node: node? }),
         }
@@ -265,19 +265,12 @@ impl Node {
         self.set_file_attr(Some(flags), None)
     }
 
-    /// Sets i_projid of a volume with project quotas.
+    /// Sets flags as [`set_flags`](Self::set_flags) does and the project (i_projid), both or
+    /// neither; `None` leaves either.
     ///
     /// # Errors
-    /// [`Error::NotSupported`] on a volume without projects, unless the project stays the same.
-    pub fn set_project(&self, project: u32) -> Result<()> {
-        self.set_file_attr(None, Some(project))
-    }
-
-    /// Sets flags as [`set_flags`](Self::set_flags) and the project as
-    /// [`set_project`](Self::set_project), both or neither; `None` leaves either.
-    ///
-    /// # Errors
-    /// The errors of [`set_flags`](Self::set_flags) and of [`set_project`](Self::set_project).
+    /// The errors of [`set_flags`](Self::set_flags); [`Error::NotSupported`] on a volume without
+    /// projects, unless the project stays the same.
     pub fn set_file_attr(&self, flags: Option<InodeFlags>, project: Option<u32>) -> Result<()> {
         self.node.set_file_attr(flags, project)
     }

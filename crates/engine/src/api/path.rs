@@ -1,7 +1,7 @@
 //! Path lookup: from a path to an inode.
 
 use crate::error::{Error, Result};
-use crate::fs::inode::NodeRef;
+use crate::fs::inode::InodeRef;
 use std::collections::VecDeque;
 
 /// Whether an operation on a path follows a symbolic link at the end of it (AT_SYMLINK_FOLLOW,
@@ -22,7 +22,7 @@ const PATH_MAX: usize = 4096;
 
 /// A directory and a name in it that may or may not exist.
 pub(super) struct NamePlace {
-    pub(super) dir: NodeRef,
+    pub(super) dir: InodeRef,
     pub(super) name: Vec<u8>,
     /// The path ended in a slash or ".": only a directory will do.
     pub(super) must_be_dir: bool,
@@ -70,7 +70,7 @@ impl Walk {
     }
 
     /// Puts a link's target into the path in place of the link.
-    fn follow(&mut self, root: &NodeRef, dir: &mut NodeRef, link: &NodeRef) -> Result<()> {
+    fn follow(&mut self, root: &InodeRef, dir: &mut InodeRef, link: &InodeRef) -> Result<()> {
         self.links += 1;
         if self.links > MAX_LINKS {
             return Err(Error::Loop);
@@ -98,7 +98,7 @@ fn split(path: &[u8]) -> VecDeque<Vec<u8>> {
 
 /// Returns the inode at `path` from `base` on; an absolute path begins at the root.
 /// `at_end` says whether to follow a symbolic link at the end.
-pub(super) fn resolve(base: &NodeRef, path: &[u8], at_end: AtSymlink) -> Result<NodeRef> {
+pub(super) fn resolve(base: &InodeRef, path: &[u8], at_end: AtSymlink) -> Result<InodeRef> {
     let root = base.fs.root()?;
     let mut walk = Walk::new(path)?;
     let mut at = if path.starts_with(b"/") { root.clone() } else { base.clone() };
@@ -122,7 +122,7 @@ pub(super) fn resolve(base: &NodeRef, path: &[u8], at_end: AtSymlink) -> Result<
 ///
 /// # Errors
 /// [`Error::Busy`] for the root, which has no name.
-pub(super) fn place(base: &NodeRef, path: &[u8]) -> Result<NamePlace> {
+pub(super) fn place(base: &InodeRef, path: &[u8]) -> Result<NamePlace> {
     let root = base.fs.root()?;
     let mut walk = Walk::new(path)?;
     // "a/." names the directory itself by a name that cannot be made or removed.
@@ -144,7 +144,7 @@ pub(super) fn place(base: &NodeRef, path: &[u8]) -> Result<NamePlace> {
     Ok(NamePlace { dir: at, name, must_be_dir })
 }
 
-fn step(dir: &NodeRef, part: &[u8]) -> Result<NodeRef> {
+fn step(dir: &InodeRef, part: &[u8]) -> Result<InodeRef> {
     dir.check_dir()?;
     // The root's ".." is the root, whatever its entry says.
     if part == b".." && dir.ino == crate::store::ROOT_INO {

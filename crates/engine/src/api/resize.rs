@@ -2,7 +2,9 @@
 
 use super::Volume;
 use crate::error::Result;
+use crate::fs::mmp::HostClaim;
 use crate::fs::{Fs, OpenOptions};
+use crate::store::read_super;
 use crate::store::resize::{Resizing, fit};
 use lanefs_device::BlockDevice;
 use lanefs_format::Superblock;
@@ -34,6 +36,16 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Resize {
     volume: Resizing,
+    claim: Option<HostClaim>,
+}
+
+impl Drop for Resize {
+    fn drop(&mut self) {
+        if let Some(claim) = &self.claim {
+            // A block that is not marked clean makes the next open wait.
+            let _ = claim.release();
+        }
+    }
 }
 
 impl Resize {
@@ -43,9 +55,14 @@ impl Resize {
     /// The errors of [`OpenOptions::open_device`] for writing;
     /// [`ResizeError::Unsound`](crate::ResizeError::Unsound).
     pub fn open(device: Arc<dyn BlockDevice>, options: OpenOptions) -> Result<Self> {
-        let clock = options.clock;
-        Fs::open(Arc::clone(&device), options.write(true).threads(false))?.close()?;
-        Ok(Self { volume: Resizing::new(device, clock)? })
+        let (clock, options) = (options.clock, options.write(true));
+        let sb = read_super(&*device)?;
+        let (device, claim) = match HostClaim::take(&device, &sb, &options)? {
+            Some((fenced, claim)) => (fenced, Some(claim)),
+            None => (device, None),
+        };
+        Fs::open_claimed(Arc::clone(&device), options.threads(false))?.close()?;
+        Ok(Self { volume: Resizing::new(device, clock)?, claim })
     }
 
     /// Returns the superblock, up to date.
@@ -118,8 +135,8 @@ impl Resize {
     /// do not move. The device keeps its length.
     ///
     /// # Errors
-    /// [`ResizeError`](crate::ResizeError): the volume is as it was. Those of the journal and the
-    /// device: after its recovery the volume is sound and has its old size or the new one.
+    /// [`ResizeError`](crate::ResizeError): the volume is as it was. After an error of the journal
+    /// or the device, recovery leaves a sound volume with its old size or the new one.
     pub fn shrink(&mut self, size: u64) -> Result<()> {
         self.volume.shrink(size / u64::from(self.block_size()))
     }
@@ -130,7 +147,7 @@ impl Resize {
     ///
     /// # Errors
     /// [`ResizeError`](crate::ResizeError): the volume is as it was, or has one of the sizes
-    /// between. Those of the journal and the device: the same, after its recovery.
+    /// between. After an error of the journal or the device, recovery leaves such a volume.
     pub fn grow(&mut self, size: u64, zeros_from: Option<u64>) -> Result<()> {
         let blocks = self.fit(size)? / u64::from(self.block_size());
         self.volume.grow(blocks, zeros_from.unwrap_or(u64::MAX))
@@ -148,9 +165,9 @@ impl Volume {
     /// to repair it, as after any other change.
     ///
     /// # Errors
-    /// [`ResizeError`](crate::ResizeError): the volume has its size of before, or one of those
-    /// between. [`Error::ReadOnly`](crate::Error::ReadOnly). Those of the journal and the device:
-    /// behind its recovery the volume has one of these sizes.
+    /// [`ResizeError`](crate::ResizeError): the volume has its old size, or one between the two.
+    /// [`Error::ReadOnly`](crate::Error::ReadOnly). After an error of the journal or the device,
+    /// recovery leaves a volume with one of these sizes.
     ///
     /// ```
     /// use lanefs::device::MemDevice;

@@ -44,7 +44,7 @@ impl Volume {
             Upkeep::Commit => fs.journal.commit(fs.journal.running())?,
             Upkeep::WriteBack => drop(fs.background_round(&mut Background::new(Some(Duration::ZERO)))),
             Upkeep::Checkpoint => fs.journal.checkpoint_oldest(u32::MAX)?,
-            Upkeep::Sweep => fs.nodes.sweep_all(),
+            Upkeep::Sweep => fs.inodes.sweep_all(),
             Upkeep::Release => fs.journal.release(),
         }
         Ok(())

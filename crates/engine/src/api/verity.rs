@@ -3,7 +3,7 @@
 use super::{File, Node};
 use crate::error::{Error, Result};
 use crate::fs::data::Verity;
-use crate::fs::inode::NodeRef;
+use crate::fs::inode::InodeRef;
 use lanefs_format::verity::VerityHash;
 
 impl File {
@@ -70,11 +70,11 @@ impl Node {
     }
 }
 
-fn enable(node: &NodeRef, verity: &Verity, own: u32) -> Result<()> {
+fn enable(node: &InodeRef, verity: &Verity, own: u32) -> Result<()> {
     node.content().enable_verity(verity, own)
 }
 
-fn regular(node: &NodeRef) -> Result<&NodeRef> {
+fn regular(node: &InodeRef) -> Result<&InodeRef> {
     match node.is_dir() {
         true => Err(Error::IsDir),
         false if !node.state().is_regular() => Err(Error::Invalid("only a file has a hash tree")),

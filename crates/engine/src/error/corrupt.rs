@@ -195,6 +195,8 @@ pub enum Zone {
     InodeTable(u32),
     /// The log.
     Journal,
+    /// The block of multiple mount protection.
+    Mmp,
 }
 
 impl fmt::Display for Zone {
@@ -205,6 +207,7 @@ impl fmt::Display for Zone {
             Zone::InodeBitmap(group) => write!(f, "the inode bitmap of group {group}"),
             Zone::InodeTable(group) => write!(f, "the inode table of group {group}"),
             Zone::Journal => write!(f, "the journal"),
+            Zone::Mmp => write!(f, "the MMP block"),
         }
     }
 }

@@ -9,6 +9,7 @@
 mod corrupt;
 mod dir;
 mod indirect;
+mod mmp;
 mod operation;
 mod resize;
 mod verity;
@@ -17,6 +18,7 @@ mod xattr;
 pub use corrupt::{Corrupt, Zone};
 pub use dir::DirError;
 pub use indirect::IndirectError;
+pub use mmp::{MmpError, MmpHolder};
 pub use operation::OperationError;
 pub(crate) use operation::OrCannot;
 pub use resize::ResizeError;
@@ -210,6 +212,10 @@ pub enum Error {
     /// A size that the volume cannot be given (EINVAL).
     #[error(transparent)]
     Resize(#[from] ResizeError),
+    /// A volume with multiple mount protection that another host uses (EBUSY), or has taken from
+    /// this one (EIO).
+    #[error(transparent)]
+    Mmp(Box<MmpError>),
     /// The volume has been closed.
     #[error("the volume is closed")]
     Closed,
@@ -264,6 +270,8 @@ impl Error {
             Error::Resize(ResizeError::Unsound { .. }) => EUCLEAN,
             Error::NotVolume { .. } | Error::Mkfs(_) | Error::Resize(_) | Error::Tuning(_) => EINVAL,
             Error::XattrName(e) => xattr_name_errno(e),
+            Error::Mmp(e) if e.is_in_use() => EBUSY,
+            Error::Mmp(e) if matches!(**e, MmpError::Place { .. }) => EUCLEAN,
             Error::Format(_)
             | Error::Corrupt(_)
             | Error::Dir(_)
@@ -276,6 +284,7 @@ impl Error {
             Error::Journal(_)
             | Error::Device(_)
             | Error::Verity(_)
+            | Error::Mmp(_)
             | Error::Lost { .. }
             | Error::CutShort { .. } => EIO,
         }
@@ -289,6 +298,12 @@ fn xattr_name_errno(e: &lanefs_format::xattr::NameError) -> i32 {
         NameError::Length(_) => ERANGE,
         NameError::Invalid => EINVAL,
         NameError::Prefix => EOPNOTSUPP,
+    }
+}
+
+impl From<MmpError> for Error {
+    fn from(e: MmpError) -> Self {
+        Error::Mmp(Box::new(e))
     }
 }
 

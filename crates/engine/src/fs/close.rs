@@ -1,6 +1,7 @@
 //! The end of an open volume.
 
 use super::Fs;
+use super::mmp::HostClaim;
 use crate::error::Result;
 use crate::store::write_super;
 use lanefs_format::State;
@@ -23,7 +24,8 @@ impl Fs {
     }
 
     /// Refuses changes with [`Error::Closed`] from now on, waits for those of content that have
-    /// begun, makes everything durable, empties the log, and marks the volume as clean.
+    /// begun, makes everything durable, empties the log, marks the volume as clean, and gives back
+    /// the claim of multiple mount protection.
     ///
     /// # Errors
     /// The journal's or the device's: the volume then needs recovery. If files could not be
@@ -33,12 +35,19 @@ impl Fs {
         if self.is_closed() {
             return Ok(());
         }
+        let closed = self.close_store();
+        // Whatever became of the close: this host writes nothing more.
+        let released = self.claim.as_ref().map_or(Ok(()), HostClaim::release);
+        closed.and(released)
+    }
+
+    fn close_store(&self) -> Result<()> {
         // First: what is accepted behind the writing out of its file would be lost.
         self.writers.refuse();
         self.flusher.stop();
         let written = if self.is_read_only() { Ok(()) } else { self.write_files() };
         self.set_closed();
-        self.nodes.clear_unused();
+        self.inodes.clear_unused();
         if self.is_read_only() {
             return Ok(());
         }

@@ -8,7 +8,7 @@ use lanefs_sync::time::Instant;
 use lanefs_sync::{IntMap, Mutex};
 use std::time::Duration;
 
-/// Number of files above which times are written at any age: nodes with pending times stay in
+/// Number of files above which times are written at any age: inodes with pending times stay in
 /// memory.
 const MOST: usize = 16 << 10;
 

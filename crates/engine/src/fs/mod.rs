@@ -10,6 +10,7 @@ mod dirty_times;
 pub(crate) mod file;
 mod flusher;
 pub(crate) mod inode;
+pub(crate) mod mmp;
 mod modes;
 mod mount_options;
 pub(crate) mod namei;
@@ -20,6 +21,7 @@ mod statfs;
 pub(crate) mod stats;
 mod writers;
 
+pub use mmp::{MmpClock, MmpWait};
 pub use modes::{IVersion, Locking, Overwrite, WritebackMode};
 pub use mount_options::{WORDS_OF_DEFAULTS, WORDS_OF_HINTS, mount_words};
 pub use options::OpenOptions;
@@ -31,11 +33,12 @@ use data::Combiner;
 use dirty_times::{DirtyTimes, Round};
 use file::cache::{Background, PageCache};
 use flusher::Flusher;
-use inode::NodeTable;
+use inode::InodeCache;
 use lanefs_format::State;
 use lanefs_journal::Ticket;
 use lanefs_sync::Mutex;
 use lanefs_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use mmp::HostClaim;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +62,7 @@ pub struct Recovery {
 #[derive(Debug)]
 pub(crate) struct Fs {
     store: Store,
-    pub(crate) nodes: NodeTable,
+    pub(crate) inodes: InodeCache,
     pub(crate) options: OpenOptions,
     /// Held by a rename between directories, which may change the tree's shape.
     pub(crate) topology: Mutex<()>,
@@ -72,10 +75,12 @@ pub(crate) struct Fs {
     writers: Writers,
     /// Held by the thread that closes the volume.
     closing: Mutex<()>,
-    /// The flush that covers data of files whose nodes were evicted since.
+    /// The flush that covers data of files whose inodes were evicted since.
     unflushed: AtomicU64,
     /// The opener and all uses of inodes: the last release closes the volume.
     users: AtomicUsize,
+    /// The claim of a volume with multiple mount protection.
+    claim: Option<HostClaim>,
 }
 
 /// An open volume has the structures of its store.
@@ -91,7 +96,15 @@ impl Fs {
     /// Checks that the volume may be changed. From the begin of a close on it may not, although the
     /// close itself still changes its store.
     pub(crate) fn check_writable(&self) -> Result<()> {
-        if self.writers.are_refused() { Err(Error::Closed) } else { self.store.check_writable() }
+        if self.writers.are_refused() {
+            return Err(Error::Closed);
+        }
+        if let Some(why) = self.claim.as_ref().and_then(HostClaim::lost) {
+            // Nothing of it would reach the device.
+            self.journal.abort(&why.to_string());
+            return Err(why.clone().into());
+        }
+        self.store.check_writable()
     }
 
     /// Lets the caller, which has locked the bytes of a file, begin a change of its content.
@@ -117,12 +130,12 @@ impl Fs {
         }
     }
 
-    /// Keeps the ticket of a file whose node is evicted.
+    /// Keeps the ticket of a file whose inode is evicted.
     pub(crate) fn keep_unflushed(&self, ticket: Ticket) {
         self.unflushed.fetch_max(ticket.to_u64(), Ordering::AcqRel);
     }
 
-    /// Returns the ticket that covers what was written to a file before its node was loaded.
+    /// Returns the ticket that covers what was written to a file before its inode was cached.
     pub(crate) fn unflushed(&self) -> Ticket {
         Ticket::from_u64(self.unflushed.load(Ordering::Acquire))
     }

@@ -1,4 +1,4 @@
-//! Opens a volume: parses it, recovers it, and finishes its orphans.
+//! Opens a volume: claims it, parses it, recovers it, and finishes its orphans.
 //!
 //! A volume that is refused is not written. So recovery runs in memory first ([`Overlay`]) and the
 //! result is checked. Only then is the log replayed on the device. A volume that is opened for
@@ -8,7 +8,8 @@ use super::data::Combiner;
 use super::dirty_times::DirtyTimes;
 use super::file::cache::PageCache;
 use super::flusher::Flusher;
-use super::inode::NodeTable;
+use super::inode::InodeCache;
+use super::mmp::HostClaim;
 use super::writers::Writers;
 use super::{Fs, OpenOptions, Recovery};
 use crate::error::{Corrupt, Error, Result};
@@ -73,10 +74,50 @@ impl Replayed {
 }
 
 impl Fs {
-    /// Opens the volume on `device`.
+    /// Opens the volume on `device`. Claims it first, if it has multiple mount protection.
     pub(crate) fn open(device: Arc<dyn BlockDevice>, mut options: OpenOptions) -> Result<Arc<Self>> {
         options.fix_cache();
+        let sb = read_super(&*device)?;
+        check_features(&sb, options.write)?;
+        if options.write && device.read_only() {
+            return Err(Error::ReadOnly);
+        }
+        let (claimed, claim) = Self::claim(&device, &sb, &options)?;
+        let replayed = Replayed::read(&claimed, &options)?;
+        if claim.is_some() || !replayed.recovered.has_in(Incompat::MMP) {
+            return Self::open_replayed(claimed, claim, replayed, options);
+        }
+        // The log switches multiple mount protection on.
+        let (device, claim) = Self::claim(&device, &replayed.recovered, &options)?;
         let replayed = Replayed::read(&device, &options)?;
+        Self::open_replayed(device, claim, replayed, options)
+    }
+
+    /// Opens the volume on `device`, which is the fenced device of a claim that the caller has.
+    pub(crate) fn open_claimed(device: Arc<dyn BlockDevice>, mut options: OpenOptions) -> Result<Arc<Self>> {
+        options.fix_cache();
+        let replayed = Replayed::read(&device, &options)?;
+        Self::open_replayed(device, None, replayed, options)
+    }
+
+    /// Claims the volume of `sb`. Returns the device to use from then on.
+    fn claim(
+        device: &Arc<dyn BlockDevice>,
+        sb: &Superblock,
+        options: &OpenOptions,
+    ) -> Result<(Arc<dyn BlockDevice>, Option<HostClaim>)> {
+        Ok(match HostClaim::take(device, sb, options)? {
+            Some((fenced, claim)) => (fenced, Some(claim)),
+            None => (Arc::clone(device), None),
+        })
+    }
+
+    fn open_replayed(
+        device: Arc<dyn BlockDevice>,
+        claim: Option<HostClaim>,
+        replayed: Replayed,
+        options: OpenOptions,
+    ) -> Result<Arc<Self>> {
         let Replayed { sb, recovered, log, dirty, scratch, survey, mut recovery } = replayed;
         let reading = OpenOptions { write: false, ..options.clone() };
         let mut trial = Self::new(Arc::clone(&scratch), recovered.clone(), log.as_ref(), &survey, reading)?;
@@ -117,8 +158,12 @@ impl Fs {
         if let Some(log) = log.as_ref().filter(|_| errno != 0) {
             recovery::clear_errno(&*device, sb.block_size(), log)?;
         }
+        if let Some(claim) = claim.as_ref().filter(|_| !sb.has_in(Incompat::MMP)) {
+            // The log has switched multiple mount protection off.
+            claim.dissolve();
+        }
         let mut fs = Self::new(device, sb, log.as_ref(), &survey, options)?;
-        (fs.state_at_open, fs.recovery) = (state, recovery);
+        (fs.state_at_open, fs.recovery, fs.claim) = (state, recovery, claim);
         fs.hold_super()?;
         let fs = Arc::new(fs);
         fs.finish_orphans()?;
@@ -152,7 +197,7 @@ impl Fs {
         };
         let store = Store::assemble(device, sb, log, survey, config)?;
         Ok(Self {
-            nodes: NodeTable::new(),
+            inodes: InodeCache::new(),
             topology: Mutex::new(()),
             state_at_open: state,
             recovery: Recovery::default(),
@@ -164,6 +209,7 @@ impl Fs {
             closing: Mutex::default(),
             unflushed: AtomicU64::new(0),
             users: AtomicUsize::new(1),
+            claim: None,
             store,
             options,
         })

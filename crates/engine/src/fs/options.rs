@@ -1,8 +1,10 @@
 //! How a volume is opened.
 
+use super::mmp::{HostClock, MmpClock, MmpWait, Waiting};
 use super::modes::{IVersion, Locking, Modes, Overwrite, WritebackMode};
 use lanefs_device::{Cached, FileOptions, IoUring};
 use lanefs_format::Timestamp;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Options for opening a volume, shaped like [`std::fs::OpenOptions`].
@@ -29,6 +31,9 @@ pub struct OpenOptions {
     pub(crate) release_memory: bool,
     pub(crate) threads: bool,
     pub(crate) past_cache: usize,
+    pub(crate) mmp: bool,
+    pub(crate) mmp_clock: HostClock,
+    pub(crate) mmp_waiting: Waiting,
 }
 
 impl Default for OpenOptions {
@@ -56,6 +61,9 @@ impl OpenOptions {
             release_memory: false,
             threads: true,
             past_cache: 128 << 10,
+            mmp: true,
+            mmp_clock: HostClock::default(),
+            mmp_waiting: Waiting::default(),
         }
     }
 
@@ -144,6 +152,30 @@ impl OpenOptions {
     #[doc(hidden)]
     pub fn past_cache(mut self, bytes: usize) -> Self {
         self.past_cache = bytes;
+        self
+    }
+
+    /// Sets whether a volume with multiple mount protection (feature `mmp`) is claimed when it is
+    /// opened for writing: yes, unless said otherwise. No is for a device that no other host can
+    /// reach, as a private copy of a volume.
+    pub fn mmp(mut self, yes: bool) -> Self {
+        self.mmp = yes;
+        self
+    }
+
+    /// Sets a function that an open calls when it begins to wait, because another host may use the
+    /// volume ([`MmpWait`]). A wait of a second, which every open of a volume with multiple mount
+    /// protection has, is not told.
+    pub fn on_mmp_wait(mut self, told: impl Fn(&MmpWait) + Send + Sync + 'static) -> Self {
+        self.mmp_waiting = Waiting(Some(Arc::new(told)));
+        self
+    }
+
+    /// Sets the clock of multiple mount protection: CLOCK_BOOTTIME, unless said otherwise. For
+    /// simulators, which do not wait.
+    #[doc(hidden)]
+    pub fn mmp_clock(mut self, clock: Arc<dyn MmpClock>) -> Self {
+        self.mmp_clock = HostClock::simulated(clock);
         self
     }
 

@@ -26,9 +26,9 @@ impl Fs {
     }
 
     fn finish_orphan(self: &Arc<Self>, ino: u32) -> Result<()> {
-        let node = self.orphan_node(ino)?;
+        let node = self.orphan_inode(ino)?;
         if node.state().links_count == 0 {
-            // This is its only reference: dropping the node deletes the inode.
+            // This is its only reference: dropping it deletes the inode.
             return Ok(());
         }
         // The blocks behind i_size are its hash tree.

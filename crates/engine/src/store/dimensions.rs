@@ -50,7 +50,7 @@ impl<T> History<T> {
         Self { first, later: std::array::from_fn(|_| OnceLock::new()), newest: AtomicUsize::new(0) }
     }
 
-    /// The newest. One atomic load while there was no growth.
+    /// Returns the newest dimensions. One atomic load while there was no growth.
     pub(super) fn newest(&self) -> &T {
         match self.newest.load(Ordering::Acquire) {
             0 => &self.first,

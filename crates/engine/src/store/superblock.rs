@@ -1,13 +1,16 @@
 //! The superblock: read before anything else is known, changed under a handle while the volume is
 //! open.
 
-use super::txn::Txn;
+use super::txn::{Txn, credits};
 use super::{Store, torn};
 use crate::error::{Error, Result};
 use lanefs_device::{AlignedBuf, BlockDevice};
 use lanefs_format::{FormatError, Superblock};
 use lanefs_journal::Buffer;
 use lanefs_sync::order::{Level, Ordered};
+
+/// Copies of the superblock that one handle changes.
+const COPIES: usize = 32;
 
 /// Reads and checks the superblock. [Mends](torn::mend) a torn one.
 pub(crate) fn read_super(device: &dyn BlockDevice) -> Result<Superblock> {
@@ -54,6 +57,31 @@ impl Store {
         change(&mut sb);
         if let Some(slot) = bytes.get_mut(offset..offset + 1024) {
             slot.copy_from_slice(&sb.encode());
+        }
+        Ok(())
+    }
+
+    /// Changes the superblock and its copies, from that in group `from` on, in as many transactions
+    /// as it takes. Leaves a copy alone that is not one of `before`.
+    ///
+    /// # Errors
+    /// The device's, the journal's.
+    pub(crate) fn write_supers(
+        &self,
+        before: &Superblock,
+        from: u32,
+        change: impl Fn(&mut Superblock) + Copy,
+    ) -> Result<()> {
+        let layout = self.layout();
+        let groups: Vec<u32> =
+            (from..layout.group_count()).filter(|group| layout.has_super(*group)).collect();
+        for groups in groups.chunks(COPIES) {
+            self.transact(credits::SUPER * COPIES as u32, |txn| {
+                groups.iter().try_for_each(|group| match group {
+                    0 => txn.store().write_super(txn, change),
+                    group => txn.store().write_backup(txn, (*group, before), change),
+                })
+            })?;
         }
         Ok(())
     }

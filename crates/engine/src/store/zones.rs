@@ -1,7 +1,8 @@
 //! Zones: the fixed metadata of a volume, which no file may own.
 //!
 //! Superblock copies, descriptors, bitmaps and inode tables lie where the group descriptors say, in
-//! any group; the log lies where its inode says. [`Survey::read`] reads all descriptors in one pass
+//! any group; the log lies where its inode says, and the block of multiple mount protection where
+//! the superblock says. [`Survey::read`] reads all descriptors in one pass
 //! when the volume is opened, and keeps a table of these zones, sorted by place. The allocator
 //! removes them from the free blocks of each group ([`Zones::within`]), and each pointer of a file
 //! is checked against them ([`Zones::check`]).
@@ -69,6 +70,7 @@ fn nth_after(zone: Zone, n: u32) -> Zone {
         Zone::InodeBitmap(group) => Zone::InodeBitmap(group.saturating_add(n)),
         Zone::InodeTable(group) => Zone::InodeTable(group.saturating_add(n)),
         Zone::Journal => Zone::Journal,
+        Zone::Mmp => Zone::Mmp,
     }
 }
 
@@ -106,8 +108,8 @@ impl Zones {
         })
     }
 
-    /// Returns the zones of a volume that has grown to `layout` and `groups`: with the log of
-    /// `before`, which is returned if nothing else has changed either.
+    /// Returns the zones of a volume that has grown to `layout` and `groups`: with the log and the
+    /// MMP block of `before`, which is returned if nothing else has changed either.
     ///
     /// # Errors
     /// Zones that overlap.
@@ -119,7 +121,8 @@ impl Zones {
         for group in 0..layout.group_count() {
             table.entries.extend(base(layout, group, true)?);
         }
-        table.entries.extend(before.entries.iter().filter(|entry| entry.zone == Zone::Journal));
+        let kept = |entry: &&ZoneEntry| matches!(entry.zone, Zone::Journal | Zone::Mmp);
+        table.entries.extend(before.entries.iter().filter(kept));
         let zones = Self::new(table.entries, true)?;
         Ok(if zones.entries == before.entries { Arc::clone(before) } else { Arc::new(zones) })
     }
@@ -147,8 +150,8 @@ impl Zones {
     }
 }
 
-/// The superblock and the descriptors in a group; of a group whose copy lies outside of the volume,
-/// none or, if `strict`, an error.
+/// Returns the superblock and the descriptors in a group. For a group whose copy lies outside of
+/// the volume it returns `None` or, if `strict`, an error.
 fn base(layout: &Layout, group: u32, strict: bool) -> Result<Option<ZoneEntry>> {
     let (start, len) = (layout.group_first_block(group)?, layout.group_base_meta(group));
     let inside = layout.check_blocks(start, len.into());
@@ -214,6 +217,7 @@ impl Survey {
             each: r.len,
         });
         table.entries.extend(log);
+        table.entries.extend(mmp(sb));
         Ok(Self { zones: Arc::new(Zones::new(table.entries, strict)?), free: (blocks, inodes) })
     }
 }
@@ -242,6 +246,14 @@ impl Table {
             }
         }
     }
+}
+
+/// Returns the MMP block of a volume that has one. What the superblock says is checked by the claim
+/// of the volume.
+fn mmp(sb: &Superblock) -> Option<ZoneEntry> {
+    let (start, _) = sb.mmp()?;
+    sb.layout().check_blocks(start, 1).ok()?;
+    Some(ZoneEntry { start, blocks: 1, zone: Zone::Mmp, each: 1 })
 }
 
 /// Calls `f` with runs of descriptor blocks and the first group that each describes.

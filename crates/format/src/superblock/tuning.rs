@@ -4,7 +4,7 @@
 use super::Superblock;
 use crate::checksum::ext4_chksum;
 use crate::hash::HashVersion;
-use crate::{Compat, Incompat, RoCompat};
+use crate::{Compat, Incompat, RoCompat, mmp};
 
 /// Bytes of `s_volume_name`.
 const LABEL_MAX: usize = 16;
@@ -161,6 +161,22 @@ impl Superblock {
             self.set_incompat(Incompat::CSUM_SEED, false);
         }
         Ok(())
+    }
+
+    /// Returns the MMP block (`s_mmp_block`, not checked) and the seconds between two updates
+    /// (`s_mmp_update_interval`, 5 for 0), `None` without multiple mount protection.
+    pub fn mmp(&self) -> Option<(u64, u16)> {
+        let interval = mmp::update_interval(self.raw.s_mmp_update_interval.get());
+        self.has_in(Incompat::MMP).then(|| (self.raw.s_mmp_block.get(), interval))
+    }
+
+    /// Sets the MMP block and the seconds between two updates, at most 300; `None` ends multiple
+    /// mount protection.
+    pub fn set_mmp(&mut self, mmp: Option<(u64, u16)>) {
+        let (block, interval) = mmp.unwrap_or_default();
+        self.set_incompat(Incompat::MMP, mmp.is_some());
+        self.raw.s_mmp_block = block.into();
+        self.raw.s_mmp_update_interval = interval.min(mmp::EXT4_MMP_MAX_UPDATE_INTERVAL).into();
     }
 
     fn set_incompat(&mut self, bit: Incompat, on: bool) {

@@ -88,7 +88,11 @@ impl Filesystem {
         out.put(&WriteOut { size: bytes.len() as u32, padding: 0 })?;
         let WriteFrom::Program { kills_ids, direct } = write.from else {
             self.check_cached(header, &open)?;
-            // The kernel took set-id bits into account when the program wrote.
+            // The kernel took set-id bits into account when the program wrote, and capabilities
+            // unless it was told that there are none.
+            if self.no_xattr {
+                open.node.drop_privileges(Modifier::Privileged)?;
+            }
             self.write_late(&open, offset, bytes)?;
             return Ok(Outcome::Answered);
         };

@@ -71,8 +71,11 @@ impl Filesystem {
         };
         let changes = meta.flags() ^ flags;
         self.check_may_set(header, &meta, changes)?;
-        let becomes_immutable = (changes & flags).contains(InodeFlags::IMMUTABLE);
-        if becomes_immutable && stage == Stage::Fresh && self.is_written(node.ino()) {
+        let mut ends_writes = InodeFlags::IMMUTABLE;
+        // Without opens nothing tells of writers from before this flag.
+        ends_writes.set(InodeFlags::APPEND, self.no_open);
+        let hardens = (changes & flags).intersects(ends_writes);
+        if hardens && stage == Stage::Fresh && self.is_written(node.ino()) {
             // The kernel first writes back the pages that became dirty while writes were allowed.
             let notice = Notice::Content { node: header.nodeid, offset: 0, len: 0 };
             return Ok(self.notice_first(notice, header, Request::Ioctl(ioctl)));
@@ -110,7 +113,10 @@ impl Filesystem {
         verity.salt = args.salt[..args.salt_size].to_vec();
         // A writer that is none.
         self.node_files.close(header.nodeid);
-        node.enable_verity(&verity)?;
+        let enabled = node.enable_verity(&verity);
+        // Opened meanwhile, it is a file that nothing writes to, even if there is no tree.
+        self.node_files.close(header.nodeid);
+        enabled?;
         self.settle_inode(header.nodeid)
     }
 

@@ -1,4 +1,4 @@
-//! Every option of `-o`: one table with the action of each and its text in the manual page.
+//! The table of all options of `-o`: the action of each, and its text in the manual page.
 //!
 //! An option is honoured, or asks for what lanefs does in any case, or is for mount(8) alone, or is
 //! refused with a line that says what to do. Tests walk the table.
@@ -14,47 +14,71 @@ pub(super) const QUIET: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV)
 
 /// Every option, in the order of the manual page.
 pub const MOUNT_OPTIONS: &[MountOption] = &[
-    set(&["ro"], MountFlags::RDONLY, "The volume is not written."),
-    clear(&["rw"], MountFlags::RDONLY, "The volume is written, which is the default."),
-    set(&["nosuid"], MountFlags::NOSUID, "Set-user-id, set-group-id and file capabilities give nothing."),
+    set(&["ro"], MountFlags::RDONLY, "Opens the volume for reading only."),
+    clear(&["rw"], MountFlags::RDONLY, "Opens the volume for writing, which is the default."),
+    set(
+        &["nosuid"],
+        MountFlags::NOSUID,
+        "Set-user-ID bits, set-group-ID bits and file capabilities have no effect.",
+    ),
     clear(
         &["suid"],
         MountFlags::NOSUID,
-        "They count, the default of root's mounts of root's volumes. Only for root.",
+        "Set-ID bits and capabilities have effect: the default if root mounts a volume of root's. Only for root.",
     ),
     set(&["nodev"], MountFlags::NODEV, "Device files cannot be opened."),
     clear(
         &["dev"],
         MountFlags::NODEV,
-        "They can, the default of root's mounts of root's volumes. Only for root.",
+        "Device files can be opened: the default if root mounts a volume of root's. Only for root.",
     ),
     set(&["noexec"], MountFlags::NOEXEC, "Programs cannot be run."),
-    clear(&["exec"], MountFlags::NOEXEC, "They can, which is the default."),
+    clear(&["exec"], MountFlags::NOEXEC, "Programs can be run, which is the default."),
     set(&["nosymfollow"], MountFlags::NOSYMFOLLOW, "Symbolic links are not followed. Only for root."),
-    clear(&["symfollow"], MountFlags::NOSYMFOLLOW, "They are, which is the default."),
+    clear(&["symfollow"], MountFlags::NOSYMFOLLOW, "Symbolic links are followed, which is the default."),
     set(
         &["sync"],
         MountFlags::SYNCHRONOUS,
-        "What changes is durable before the call returns. `remount` cannot add it.",
+        "Every change is durable before its call returns. `remount` cannot add this option.",
     ),
-    clear(&["async"], MountFlags::SYNCHRONOUS, "It is durable after a while, or by fsync(2): the default."),
+    clear(
+        &["async"],
+        MountFlags::SYNCHRONOUS,
+        "A change is durable after some seconds, or by fsync(2): the default.",
+    ),
     set(
         &["dirsync"],
         MountFlags::DIRSYNC,
-        "What changes in directories is durable before the call returns. `remount` cannot add it.",
+        "Every change of a directory is durable before its call returns. `remount` cannot add this option.",
     ),
     times(
         &["relatime", "atime", "norelatime", "nostrictatime"],
         Atime::Relative,
-        "A read moves the time of the last read if that is older than the last change, or than a day: the \
-         default. Reads that the kernel answers from its cache move it as far as the first of them was seen.",
+        "A read updates the time of the last access if that is older than the last change, or than a day: the \
+         default. Of several reads that the kernel answers from its cache, the first counts.",
     ),
-    times(&["strictatime"], Atime::Strict, "Each read that lanefs sees moves the time of the last read."),
-    times(&["noatime"], Atime::Never, "No read moves the time of the last read."),
-    set(&["nodiratime"], MountFlags::NODIRATIME, "No read of a directory moves its time of the last read."),
-    clear(&["diratime"], MountFlags::NODIRATIME, "Directories are as files in that, which is the default."),
-    set(&["lazytime"], LAZYTIME, "The kernel may keep times longer before it hands them down."),
-    clear(&["nolazytime"], LAZYTIME, "It hands them down with the content, which is the default."),
+    times(
+        &["strictatime"],
+        Atime::Strict,
+        "Every read that reaches lanefs updates the time of the last access.",
+    ),
+    times(&["noatime"], Atime::Never, "No read updates the time of the last access."),
+    set(
+        &["nodiratime"],
+        MountFlags::NODIRATIME,
+        "No read of a directory updates its time of the last access.",
+    ),
+    clear(
+        &["diratime"],
+        MountFlags::NODIRATIME,
+        "Directories are treated as files are, which is the default.",
+    ),
+    set(&["lazytime"], LAZYTIME, "The kernel may keep changed times longer before it sends them to lanefs."),
+    clear(
+        &["nolazytime"],
+        LAZYTIME,
+        "The kernel sends changed times with the content, which is the default.",
+    ),
     set(
         &["user", "users"],
         QUIET.union(MountFlags::NOEXEC),
@@ -64,18 +88,18 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
     set(
         &["untrusted"],
         QUIET,
-        "Implies `nosuid` and `nodev`: the volume is of somebody whom the machine does not trust. Default where \
-         another user than the one who mounts owns the file or device of the volume.",
+        "Implies `nosuid` and `nodev`, for a volume from an untrusted origin. The default if the file or device \
+         of the volume belongs to another user than the one who mounts it.",
     ),
-    clear(&["trusted"], QUIET, "Implies `suid` and `dev`, whoever owns the volume. Only for root."),
+    clear(&["trusted"], QUIET, "Implies `suid` and `dev`, also for a volume of another user. Only for root."),
     keep(
         &["allow_other"],
         |options, _, _| {
             options.allow_other = Some(true);
             Ok(())
         },
-        "All users may come in, the default of root's mounts. A user needs `user_allow_other` in \
-         `/etc/fuse.conf` for it.",
+        "All users may use the mount: the default if root mounts. For other users, `/etc/fuse.conf` must have \
+         `user_allow_other`.",
     ),
     keep(
         &["overlay"],
@@ -83,8 +107,9 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
             options.overlay = true;
             Ok(())
         },
-        "What is written stays in memory, of which it takes as much as is written, and is dropped with the mount. \
-         The volume is only read, and others may read it meanwhile.",
+        "Written data stays in memory, takes as much memory as its size, and is dropped with the mount. \
+         The volume is only read, and other processes may read it meanwhile. \
+         Multiple mount protection does not cover it.",
     ),
     keep(
         &["fakeroot"],
@@ -92,8 +117,8 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
             options.owners.fakeroot = true;
             Ok(())
         },
-        "The user who mounts may do on the volume what root may, whatever its owners, modes and ACLs say. \
-         Implies `nosuid` and `nodev`. Not together with `allow_other`.",
+        "The user who mounts may do on the volume what root may, regardless of its owners, modes and ACLs. \
+         Implies `nosuid` and `nodev`. Excludes `allow_other`.",
     ),
     keep(
         &["uid=N"],
@@ -101,8 +126,8 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
             options.owners.uid = Some(id(word, value)?);
             Ok(())
         },
-        "All files seem to belong to that user, and permissions are checked by that. A new file gets the owner of \
-         its directory on the volume. Implies `nosuid` and `nodev`.",
+        "All files appear to belong to user N, and permissions are checked accordingly. On the volume, a new \
+         file gets the owner of its directory. Implies `nosuid` and `nodev`.",
     ),
     keep(
         &["gid=N"],
@@ -110,7 +135,7 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
             options.owners.gid = Some(id(word, value)?);
             Ok(())
         },
-        "The same for the group.",
+        "All files appear to belong to group N, as with `uid=N`.",
     ),
     keep(
         &["acl"],
@@ -118,7 +143,7 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
             options.set_acl(true);
             Ok(())
         },
-        "Access control lists count, which is the default.",
+        "Access control lists take effect, which is the default.",
     ),
     keep(
         &["noacl"],
@@ -126,7 +151,7 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
             options.set_acl(false);
             Ok(())
         },
-        "Permissions by the mode only: ACLs that are stored stay, and no new file inherits any.",
+        "Permissions depend on the mode alone. Stored ACLs stay, and new files inherit none.",
     ),
     keep(
         &["fsname=NAME"],
@@ -134,7 +159,7 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
             options.fsname = Some(value.into());
             Ok(())
         },
-        "Another source in `/proc/mounts` than the volume.",
+        "Shows NAME as the source in `/proc/mounts`, in place of the volume.",
     ),
     keep(
         &["subtype=NAME"],
@@ -142,7 +167,7 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
             options.subtype = subtype(word, value)?;
             Ok(())
         },
-        "Another type in `/proc/mounts`: `fuse.NAME` in place of `fuse.lanefs`.",
+        "Shows `fuse.NAME` as the type in `/proc/mounts`, in place of `fuse.lanefs`.",
     ),
     keep(
         &["threads=N"],
@@ -150,8 +175,8 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
             options.threads = threads(word, value)?;
             Ok(())
         },
-        "Threads that serve at most, 1 to 64: 64. With any number, all is served: none of them waits for \
-         another request.",
+        "The most threads that serve requests, 1 to 64. The default is 64. Any number serves all requests, because \
+         no thread waits for another request.",
     ),
     keep(
         &["metrics=ADDRESS:PORT"],
@@ -159,8 +184,8 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
             options.metrics = Some(metrics_address(word, value)?);
             Ok(())
         },
-        "Metrics for Prometheus at that port, of this machine only: `127.0.0.1:9100`, `[::1]:9100`. Port 0 \
-         takes a free one, which `lanefs top` tells.",
+        "Serves metrics for Prometheus at an address of this machine: `127.0.0.1:9100`, `[::1]:9100`. Port 0 \
+         chooses a free port, which `lanefs top` shows.",
     ),
     keep(
         &["sandbox=auto", "sandbox=require", "sandbox=off"],
@@ -168,8 +193,8 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
             options.sandbox = sandbox(word, value)?;
             Ok(())
         },
-        "Whether the process that serves the mount is confined: by what the kernel has for it (the default), \
-         or no mount unless it has Landlock and seccomp, or not at all, to debug it.",
+        "Whether the process that serves the mount is confined. `auto` (the default) uses what the kernel has; \
+         `require` refuses to mount without Landlock and seccomp; `off` is for debugging.",
     ),
     keep(
         &["follow_cpu"],
@@ -177,7 +202,7 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
             options.follow = true;
             Ok(())
         },
-        "A thread that serves goes to the processor of a program that asks alone, which is the default.",
+        "While one program alone sends requests, the serving thread runs on its processor: the default.",
     ),
     keep(
         &["nofollow_cpu"],
@@ -185,7 +210,7 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
             options.follow = false;
             Ok(())
         },
-        "It stays where the kernel's scheduler puts it.",
+        "The serving thread runs where the kernel's scheduler puts it.",
     ),
     keep(
         &["noopen"],
@@ -193,8 +218,8 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
             options.no_open = true;
             Ok(())
         },
-        "The kernel opens and closes files without asking lanefs, which makes many small files faster. What \
-         an open would have refused (by flags of `chattr`, or for want of space), fsync(2) and close(2) refuse.",
+        "The kernel opens and closes files without a request to lanefs, which is faster for many small files. \
+         Errors of open(2) (flags of `chattr`, lack of space) then come from fsync(2) and close(2).",
     ),
     keep(
         &["noxattr"],
@@ -202,7 +227,7 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
             options.no_xattr = true;
             Ok(())
         },
-        "No extended attribute can be seen or set: no ACL counts (`noacl`), no file has capabilities.",
+        "Extended attributes can be neither read nor set. Implies `noacl`; file capabilities have no effect.",
     ),
     keep(
         &["remount"],
@@ -210,108 +235,111 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
             options.remount = true;
             Ok(())
         },
-        "Changes those flags of a mount of lanefs that are named; the others stay. What only a new server \
-         can change (`sync`, times of the last read, all that is no flag) is refused; from mount(8), which \
-         adds the line of fstab, it is told and left. A volume that was opened `ro` cannot be made `rw`.",
+        "Changes the named flags of a mounted volume. All other options, `sync` and those of access times need a \
+         new mount: they are refused, or ignored with a message if mount(8) adds them from fstab. A volume that \
+         was opened `ro` cannot become `rw`.",
     ),
     other(
         &["commit=SECONDS"],
         Action::Volume,
-        "How long a change may wait until it is durable: 5. 0 is 5 as well.",
+        "The longest time until a change is durable. The default is 5; 0 means the default.",
     ),
     other(
         &["cache=SIZE"],
         Action::Volume,
-        "The bound of what lanefs keeps in memory, metadata and the content beside the kernel's cache together: \
-         256M. It keeps no content once all of it is on the device.",
+        "The most memory for cached metadata, and for content besides the kernel's cache. The default is 256M. \
+         Content is dropped as soon as it is on the device.",
     ),
     other(
         &["metadata_cache=SIZE"],
         Action::Volume,
-        "What metadata may take of it, with all that is committed and not yet in its place, however large the \
-         journal is: a half, but 4M to 128M.",
+        "The share of metadata in `cache`, committed blocks that wait for their checkpoint included, whatever the \
+         size of the journal. The default is half of it, from 4M to 128M.",
     ),
     other(
         &["io=mixed"],
         Action::Volume,
-        "The default: writes, and reads of 128 KiB and more, go past the page cache of what the volume lies on \
-         (O_DIRECT); smaller reads go through it, and it reads ahead for them. On a block device, and where \
-         the file system below is not ext4 or XFS or has no direct I/O, as `io=buffered`.",
+        "The default: writes, and reads of 128 KiB and more, bypass the host's page cache for the volume \
+         (O_DIRECT). Smaller reads use it, with readahead. On a block device, on a file system other than ext4 \
+         and XFS, and without direct I/O it is `io=buffered`.",
     ),
     other(
         &["io=buffered", "io=direct"],
         Action::Volume,
-        "All through that page cache, or nothing: measured, large writes take twice as long through it, and \
-         reading many small files half as long again past it.",
+        "All I/O uses the host's page cache, or none does. Large writes are half as fast with `buffered`; reading \
+         many small files takes 1.5 times as long with `direct`.",
     ),
     other(
         &["io_uring=auto", "io_uring=on", "io_uring=off"],
         Action::Volume,
-        "I/O of the volume by io_uring: where there is one (the default), or fail, or not at all.",
+        "Whether I/O of the volume uses io_uring: if the kernel has it (`auto`, the default), always (`on`, which \
+         fails without it), or never.",
     ),
     other(
         &["locking=range", "locking=range-mutex", "locking=inode"],
         Action::Volume,
-        "What of a file a write locks: its bytes (the default), the same under one mutex, or all of it.",
+        "The lock of a write: its bytes of the file (`range`, the default), the same by a simpler lock with one \
+         mutex, or the whole file (`inode`).",
     ),
     other(
         &["overwrite=nojournal", "overwrite=journal"],
         Action::Volume,
-        "Whether a write to blocks that are mapped starts a handle of the journal: not, which is the default.",
+        "Whether an overwrite of mapped blocks starts a journal handle. The default is `nojournal`.",
     ),
     other(
         &["i_version=queried", "i_version=always"],
         Action::Volume,
-        "Whether i_version moves when it was looked at since, which is the default, or with each change.",
+        "Whether i_version changes only if it was queried since its last change (the default), or with every change.",
     ),
     other(
         &["mapafter", "dioread_lock", "dioread_nolock"],
         Action::Volume,
-        "The order of content and map when a file grows: content first (the default); map first, under the \
-         lock; map first, as unwritten.",
+        "The order of content and map when a file grows: content first (`mapafter`, the default); map first, \
+         and the commit waits for the content (`dioread_lock`); map first, unwritten (`dioread_nolock`).",
     ),
     other(
         &["delalloc", "nodelalloc"],
         Action::Volume,
-        "Blocks are chosen when content is written out: the default, or not.",
+        "Whether blocks are allocated at writeback (`delalloc`, the default) or at the write.",
     ),
     other(
         &["nodiscard", "discard"],
         Action::Volume,
-        "Freed blocks are given back to the device: not, which is the default, or each.",
+        "Whether freed blocks are discarded on the device. The default is `nodiscard`.",
     ),
     other(
         &["dax", "dax=always", "dax=never"],
         Action::Volume,
-        "Whether content of a volume in memory is used in place: the default.",
+        "Whether content of a volume in memory is used in place. The default is `always`.",
     ),
     other(
         &["load", "noload", "norecovery"],
         Action::Volume,
-        "The journal is replayed, which is the default; or not, with `ro` only.",
+        "Whether the journal is replayed. The default is `load`; the others need `ro`.",
     ),
     other(
         lanefs::WORDS_OF_DEFAULTS,
         Action::Always,
-        "Ask for what lanefs does in any case, or for less: content before the metadata that names it, flushes \
-         before a commit, read-only after a failure of the volume.",
+        "Ask for what lanefs does in any case, or for less: it writes content before the metadata that refers to \
+         it, flushes before a commit, and makes the volume read-only after an error.",
     ),
     other(
         lanefs::WORDS_OF_HINTS,
         Action::Volume,
-        "Hints about speed to the kernel's ext4. The number is checked, and lanefs needs none in any case.",
+        "Tune the kernel's ext4. The number is checked, and lanefs does without it in any case.",
     ),
     other(
         &["i_version", "iversion", "nomand", "silent", "loud"],
         Action::Always,
-        "Are so in any case: versions are counted, there are no mandatory locks, the kernel's log is not written to.",
+        "True in any case: versions are counted, there are no mandatory locks, and lanefs writes nothing to the \
+         kernel's log.",
     ),
     other(
         &["default_permissions", "nonempty"],
         Action::Always,
-        "Are so in any case: the kernel checks permissions, and a directory that is not empty can be mounted on.",
+        "True in any case: the kernel checks permissions, and the directory need not be empty.",
     ),
-    other(&["loop"], Action::Always, "A file is mounted as it is in any case, without a loop device."),
+    other(&["loop"], Action::Always, "True in any case: lanefs mounts a file without a loop device."),
     other(
         &[
             "auto",
@@ -326,39 +354,39 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
             "helper=TYPE",
         ],
         Action::Outside,
-        "Are for mount(8), fstab and systemd.",
+        "Are for mount(8), fstab and systemd. lanefs ignores them.",
     ),
     other(
         &["auto_unmount"],
         Action::Refused,
-        "a mount whose server was killed stays, and `lanefs umount DIRECTORY` takes it away",
+        "after its server was killed, a mount stays until `lanefs umount DIRECTORY` removes it",
     ),
     other(
         &["allow_root"],
         Action::Refused,
-        "the kernel would let every user see what it has cached; `allow_other` lets them in",
+        "the kernel would show its cached content to every user; `allow_other` admits all users",
     ),
     other(
         &["user_id=N", "group_id=N", "rootmode=N", "max_read=N", "blksize=N"],
         Action::OfTheTable,
-        "the kernel and lanefs agree on it; it is taken with `remount` only, as the table of mounts has it",
+        "the kernel and lanefs agree on the value; only `remount` accepts the option, from the table of mounts",
     ),
     other(
         &["offset=N", "sizelimit=N", "loop=DEVICE"],
         Action::Refused,
-        "name the part as the volume: `disk.raw@2`, `disk.raw?offset=1M&size=4G`",
+        "name the part with the volume: `disk.raw@2`, `disk.raw?offset=1M&size=4G`",
     ),
     other(
         &["umask=N", "fmask=N", "dmask=N", "idmap=KIND"],
         Action::Refused,
-        "modes are those of the volume: change them by chmod; `uid` and `gid` give all files one owner",
+        "modes come from the volume: change them by chmod; `uid` and `gid` give all files one owner",
     ),
     other(&["noiversion"], Action::Refused, "versions are always counted: leave it out"),
     other(&["mand"], Action::Refused, "there are no mandatory locks: leave it out"),
     other(
         &["context=LABEL", "fscontext=LABEL", "defcontext=LABEL", "rootcontext=LABEL"],
         Action::Refused,
-        "labels are those of the volume, in security.selinux: leave it out",
+        "labels come from the volume, in security.selinux: leave it out",
     ),
     other(
         &[
@@ -383,7 +411,7 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
             "clone_fd",
         ],
         Action::Refused,
-        "it is an option of libfuse, and lanefs chooses that itself: leave it out",
+        "an option of libfuse, which lanefs decides itself: leave it out",
     ),
     other(&["data=journal"], Action::Volume, ""),
     other(&["errors=panic"], Action::Volume, ""),

@@ -15,6 +15,13 @@ fn open(device: &Arc<MemDevice>) -> Journal {
     Journal::open(device.clone(), options(1024)).unwrap()
 }
 
+/// Returns a device with an empty log, and its journal.
+fn new() -> (Arc<MemDevice>, Journal) {
+    let device = Arc::new(empty_log(1024));
+    let journal = open(&device);
+    (device, journal)
+}
+
 fn at(device: &MemDevice, block: u64) -> u8 {
     device_bytes(device, block)[0]
 }
@@ -25,6 +32,14 @@ fn set(journal: &Journal, block: u64, value: u8) -> Tid {
     let handle = journal.start(1).unwrap();
     handle.write(&buffer).unwrap()[0] = value;
     handle.tid()
+}
+
+/// Commits, loses the cache, and returns the start of a block after the recovery.
+fn recovered(journal: Journal, device: &MemDevice, block: u64) -> u8 {
+    journal.sync().unwrap();
+    drop(journal);
+    recover(device);
+    at(device, block)
 }
 
 fn recover(device: &MemDevice) -> recovery::Report {
@@ -51,8 +66,7 @@ fn without_a_log_a_commit_brings_changes_home() {
 
 #[test]
 fn committed_changes_survive_and_others_do_not() {
-    let device = Arc::new(empty_log(1024));
-    let journal = open(&device);
+    let (device, journal) = new();
     let tid = set(&journal, 7, 1);
     journal.commit(tid).unwrap();
     set(&journal, 7, 2);
@@ -92,8 +106,7 @@ fn an_untouched_volume_is_not_written() {
 
 #[test]
 fn a_checkpoint_only_writes_what_is_committed() {
-    let device = Arc::new(empty_log(1024));
-    let journal = open(&device);
+    let (device, journal) = new();
     let tid = set(&journal, 7, 1);
     journal.commit(tid).unwrap();
     set(&journal, 7, 2);
@@ -106,8 +119,7 @@ fn a_checkpoint_only_writes_what_is_committed() {
 
 #[test]
 fn a_block_changed_while_its_commit_closes_is_copied_out() {
-    let device = Arc::new(empty_log(1024));
-    let journal = open(&device);
+    let (_, journal) = new();
     let buffer = journal.read(7).unwrap();
     let first = set(&journal, 7, 1);
     // The committer has opened the next transaction but not taken the contents yet.
@@ -158,8 +170,7 @@ fn freed_metadata_is_revoked_and_reported_after_the_commit() {
 /// transaction.
 #[test]
 fn a_transaction_that_frees_very_much_is_committed() {
-    let device = Arc::new(empty_log(1024));
-    let journal = open(&device);
+    let (_, journal) = new();
     let mut first = None;
     for round in 0..70_000 {
         let handle = journal.start(1).unwrap();
@@ -177,8 +188,7 @@ fn a_transaction_that_frees_very_much_is_committed() {
 
 #[test]
 fn a_revoked_block_that_is_metadata_again_is_replayed() {
-    let device = Arc::new(empty_log(1024));
-    let journal = open(&device);
+    let (device, journal) = new();
     set(&journal, 20, 1);
     journal.sync().unwrap();
     journal.start(1).unwrap().free(20, 1, true).unwrap();
@@ -188,17 +198,13 @@ fn a_revoked_block_that_is_metadata_again_is_replayed() {
     assert_eq!(buffer.read()[0], 0);
     handle.write(&buffer).unwrap()[0] = 3;
     handle.stop();
-    journal.sync().unwrap();
-    drop(journal);
-    recover(&device);
-    assert_eq!(at(&device, 20), 3);
+    assert_eq!(recovered(journal, &device, 20), 3);
 }
 
 /// The newest content of a block counts, not that the same transaction has revoked it before.
 #[test]
 fn a_block_freed_and_made_again_by_one_transaction_is_replayed() {
-    let device = Arc::new(empty_log(1024));
-    let journal = open(&device);
+    let (device, journal) = new();
     set(&journal, 20, 1);
     journal.sync().unwrap();
     let handle = journal.start(2).unwrap();
@@ -206,16 +212,12 @@ fn a_block_freed_and_made_again_by_one_transaction_is_replayed() {
     let buffer = handle.create(20).unwrap();
     handle.write(&buffer).unwrap()[0] = 3;
     handle.stop();
-    journal.sync().unwrap();
-    drop(journal);
-    recover(&device);
-    assert_eq!(at(&device, 20), 3);
+    assert_eq!(recovered(journal, &device, 20), 3);
 }
 
 #[test]
 fn credits_are_spent_once_for_a_block_and_lent_when_short() {
-    let device = Arc::new(empty_log(1024));
-    let journal = open(&device);
+    let (_, journal) = new();
     let buffers: Vec<Buffer> = (20..30).map(|b| journal.read(b).unwrap()).collect();
     let mut handle = journal.start(2).unwrap();
     drop(handle.write(&buffers[0]).unwrap());
@@ -250,8 +252,7 @@ fn a_changed_block_is_not_read_again_from_the_device() {
 
 #[test]
 fn verified_lasts_as_long_as_the_content() {
-    let device = Arc::new(empty_log(1024));
-    let journal = open(&device);
+    let (_, journal) = new();
     let buffer = journal.read(30).unwrap();
     assert!(!buffer.verified(3));
     buffer.set_verified(3);
@@ -295,8 +296,7 @@ fn time_commits() {
 
 #[test]
 fn an_abort_is_final() {
-    let device = Arc::new(empty_log(1024));
-    let journal = open(&device);
+    let (device, journal) = new();
     let buffer = journal.read(7).unwrap();
     let mut handle = journal.start(5).unwrap();
     journal.abort("block 7 is bad");
@@ -347,8 +347,7 @@ fn the_note_of_an_abort_is_flushed() {
 
 #[test]
 fn a_panic_in_an_operation_commits_nothing() {
-    let device = Arc::new(empty_log(1024));
-    let journal = open(&device);
+    let (device, journal) = new();
     let buffer = journal.read(7).unwrap();
     let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let handle: Handle<'_> = journal.start(5).unwrap();
@@ -375,8 +374,7 @@ fn a_panic_in_a_commit_stops_the_journal_and_nobody_waits_for_it() {
 
 #[test]
 fn a_dirty_log_is_not_opened_for_writing() {
-    let device = Arc::new(empty_log(1024));
-    let journal = open(&device);
+    let (device, journal) = new();
     set(&journal, 7, 1);
     journal.sync().unwrap();
     drop(journal);
@@ -393,8 +391,7 @@ fn a_dirty_log_is_not_opened_for_writing() {
 
 #[test]
 fn no_commit_overwrites_what_is_not_home() {
-    let device = Arc::new(empty_log(1024));
-    let journal = open(&device);
+    let (device, journal) = new();
     let blocked = journal.core.checkpointing.lock();
     thread::scope(|scope| {
         let writer = scope.spawn(|| {
@@ -495,8 +492,7 @@ fn a_thread_that_commits_at_the_gate_is_not_inside() {
 
 #[test]
 fn a_copy_that_looks_like_the_log_is_escaped() {
-    let device = Arc::new(empty_log(1024));
-    let journal = open(&device);
+    let (device, journal) = new();
     let buffer = journal.read(7).unwrap();
     let magic = [0xC0, 0x3B, 0x39, 0x98];
     journal.start(1).unwrap().write(&buffer).unwrap()[..4].copy_from_slice(&magic);
@@ -549,8 +545,7 @@ fn a_failing_device_latches() {
 
 #[test]
 fn sixteen_threads_in_the_smallest_log() {
-    let device = Arc::new(empty_log(1024));
-    let journal = open(&device);
+    let (device, journal) = new();
     let most = journal.max_credits();
     assert!((150..256).contains(&most), "{most}");
     thread::scope(|scope| {
@@ -592,8 +587,7 @@ fn sixteen_threads_in_the_smallest_log() {
 
 #[test]
 fn a_commit_waits_for_ordered_data() {
-    let device = Arc::new(empty_log(1024));
-    let journal = open(&device);
+    let (device, journal) = new();
     let buffer = journal.read(7).unwrap();
     let (early, late) = (Pending::new(), Pending::new());
     let handle = journal.start(1).unwrap();
@@ -710,8 +704,7 @@ fn a_failed_flush_stops_the_journal() {
 
 #[test]
 fn it_says_what_it_did_and_how_long_that_took() {
-    let device = Arc::new(empty_log(1024));
-    let journal = open(&device);
+    let (_, journal) = new();
     let data = Pending::new();
     let mut handle = journal.start(5).unwrap();
     handle.order_after(&data).unwrap();

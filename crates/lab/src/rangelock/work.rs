@@ -134,21 +134,6 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Takes `count` ranges and releases them; then the same elsewhere, twice. Heap after, over heap
-/// after the first time.
-pub fn reuse(count: u64, heap: impl Fn() -> usize) -> f64 {
-    let lock = lanefs_rangelock::RangeLock::new();
-    let before = heap();
-    let fill = |from: u64| {
-        let guards: Vec<_> = (0..count).map(|i| lock.write(range(from + i * LEN))).collect();
-        drop(guards);
-        (heap() - before) as f64
-    };
-    let first = fill(0);
-    fill(1 << 40);
-    fill(1 << 50) / first
-}
-
 /// Returns the nanoseconds that a cache line takes to go to another core and be written there.
 pub fn hand_over(time: Duration) -> f64 {
     let ball = AtomicU64::new(0);

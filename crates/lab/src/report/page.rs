@@ -65,19 +65,15 @@ fn section(page: &mut String, experiment: &ExperimentResult, palette: &Palette) 
     list(page, "answers", &experiment.answers);
     let _ =
         writeln!(page, "<p class=\"question\">{}</p>\n<div class=\"charts\">", Text(&experiment.question));
-    let first = |case: &CaseResult| case.charts.iter().find(|c| !c.series.is_empty()).cloned();
-    for chart in experiment.cases.iter().filter_map(first) {
-        figure_of(page, &chart, palette);
+    for chart in experiment.cases.iter().filter_map(|case| charts(case).next()) {
+        drawn_or_told(page, chart, palette);
     }
     page.push_str("</div>\n<details class=\"more\"><summary>more charts, counters, findings</summary>\n");
     list(page, "findings", &experiment.findings);
     for case in &experiment.cases {
         let _ = writeln!(page, "<h3>{}</h3>\n<div class=\"charts\">", Text(&case.title));
-        for chart in case.charts.iter().filter(|c| !c.series.is_empty()).skip(1) {
-            match is_flat(chart) {
-                true => in_words(page, chart),
-                false => figure_of(page, chart, palette),
-            }
+        for chart in charts(case).skip(1) {
+            drawn_or_told(page, chart, palette);
         }
         heats(page, experiment, case);
         page.push_str("</div>\n");
@@ -89,6 +85,19 @@ fn section(page: &mut String, experiment: &ExperimentResult, palette: &Palette) 
         list(page, "left-out", &experiment.left_out);
     }
     page.push_str("</details></section>\n");
+}
+
+/// Returns the charts of a case that have lines. The first is the one that everybody sees.
+fn charts(case: &CaseResult) -> impl Iterator<Item = &Chart> {
+    case.charts.iter().filter(|chart| !chart.series.is_empty())
+}
+
+/// Writes a chart, or a sentence if its lines are flat.
+fn drawn_or_told(page: &mut String, chart: &Chart, palette: &Palette) {
+    match is_flat(chart) {
+        true => in_words(page, chart),
+        false => figure_of(page, chart, palette),
+    }
 }
 
 /// Returns whether one or two lines have the same figure everywhere. A sentence then says as much.

@@ -5,7 +5,7 @@
 
 use super::run_tool;
 use crate::{Outcome, stop};
-use lanefs_device::{AlignedBuf, BlockDevice, FileDevice, FileOptions, ReadOp, WriteOp};
+use lanefs_device::{AlignedBuf, BlockDevice, FileDevice, FileOptions, forward_to};
 use lanefs_mkfs as mkfs;
 use std::path::{Path, PathBuf};
 
@@ -121,33 +121,7 @@ pub fn format(device: &dyn BlockDevice, journal: u32) -> Outcome<()> {
 struct Solid(FileDevice);
 
 impl BlockDevice for Solid {
-    fn size(&self) -> u64 {
-        self.0.size()
-    }
-
-    fn read_only(&self) -> bool {
-        self.0.read_only()
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> lanefs_device::Result<()> {
-        self.0.read_at(buf, offset)
-    }
-
-    fn write_at(&self, data: &[u8], offset: u64) -> lanefs_device::Result<()> {
-        self.0.write_at(data, offset)
-    }
-
-    fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> lanefs_device::Result<()> {
-        self.0.read_batch(ops)
-    }
-
-    fn write_batch(&self, ops: &[WriteOp<'_>]) -> lanefs_device::Result<()> {
-        self.0.write_batch(ops)
-    }
-
-    fn flush(&self) -> lanefs_device::Result<()> {
-        self.0.flush()
-    }
+    forward_to!(0: size read_only read_at write_at read_batch write_batch flush);
 
     fn discard(&self, _: u64, _: u64) -> lanefs_device::Result<()> {
         Ok(())

@@ -1,11 +1,14 @@
 //! The kernel's file systems, on a loop device over the backing file.
 
-use super::{Contender, Handle, LoopMount, Store, name};
+use super::{Contender, Handle, LoopMount, LoopOptions, Store, name};
 use crate::Outcome;
 use rustix::fs::OFlags;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+
+/// Content is not cached twice.
+const DIRECT: LoopOptions = LoopOptions { direct: true, ..LoopOptions::DEFAULT };
 
 struct Kernel(LoopMount);
 
@@ -19,7 +22,7 @@ impl Store for Kernel {
         Ok(Box::new(options.open(self.0.path().join(name(number)))?))
     }
 
-    fn finish(self: Box<Self>) -> Outcome<()> {
+    fn finish(mut self: Box<Self>) -> Outcome<()> {
         self.0.unmount()
     }
 }
@@ -50,7 +53,7 @@ impl Handle for File {
 pub fn ext4(name: &'static str, journal: u32, options: &'static str) -> Contender {
     Contender::new(name, move |backing| {
         backing.make_ext4(journal)?;
-        Ok(Box::new(Kernel(LoopMount::direct(backing.path(), "ext4", &format!("noatime,{options}"))?)))
+        Ok(Box::new(Kernel(LoopMount::new(backing.path(), "ext4", &format!("noatime,{options}"), DIRECT)?)))
     })
 }
 
@@ -58,6 +61,6 @@ pub fn ext4(name: &'static str, journal: u32, options: &'static str) -> Contende
 pub fn xfs() -> Contender {
     Contender::new("XFS", |backing| {
         backing.make_xfs()?;
-        Ok(Box::new(Kernel(LoopMount::direct(backing.path(), "xfs", "noatime")?)))
+        Ok(Box::new(Kernel(LoopMount::new(backing.path(), "xfs", "noatime", DIRECT)?)))
     })
 }

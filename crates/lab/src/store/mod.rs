@@ -11,7 +11,7 @@ mod tool;
 pub use backing::{Backing, format};
 pub use kernel::{ext4, xfs};
 pub use lanefs::{lanefs, mapped, simulated};
-pub use loop_mount::LoopMount;
+pub use loop_mount::{LoopDevice, LoopMount, LoopOptions};
 pub use raw::{open_raw, raw};
 pub use tool::{missing_tools, run_tool, tool_version};
 

@@ -2,8 +2,13 @@
 
 use crate::Outcome;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// Returns the file of a program, if it is there.
+fn find(program: &str) -> Option<PathBuf> {
+    search_path().split(':').map(|dir| Path::new(dir).join(program)).find(|file| file.is_file())
+}
 
 /// Returns a PATH with the folders of system programs, which the PATH of a user may lack.
 fn search_path() -> String {
@@ -17,7 +22,9 @@ fn search_path() -> String {
 /// # Errors
 /// A program that is missing or fails, with all its output.
 pub fn run_tool(program: &str, args: &[&str]) -> Outcome<String> {
-    let mut command = Command::new(program);
+    // By its path: for a bare name and a PATH of its own the standard library forks, which copies
+    // the page tables of a process that has much memory, instead of `posix_spawn`.
+    let mut command = Command::new(find(program).unwrap_or_else(|| program.into()));
     command.env("PATH", search_path()).env("LC_ALL", "C").args(args).process_group(0);
     let out = command.output().map_err(|e| format!("cannot run {program}: {e}"))?;
     let said = String::from_utf8_lossy(&out.stdout).trim_end().to_owned();
@@ -30,9 +37,7 @@ pub fn run_tool(program: &str, args: &[&str]) -> Outcome<String> {
 
 /// Returns the `programs` that this system lacks.
 pub fn missing_tools<'a>(programs: &[&'a str]) -> Vec<&'a str> {
-    let path = search_path();
-    let there = |program: &str| path.split(':').any(|dir| Path::new(dir).join(program).is_file());
-    programs.iter().copied().filter(|program| !there(program)).collect()
+    programs.iter().copied().filter(|program| find(program).is_none()).collect()
 }
 
 /// Returns the line with the version of a program, if it is there.

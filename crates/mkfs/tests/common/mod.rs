@@ -48,8 +48,10 @@ impl Pair {
     /// What dumpe2fs says of one and not of the other.
     pub(crate) fn dumpe2fs_difference(&self) -> Option<String> {
         let (ours, theirs) = (dumpe2fs(&self.ours), dumpe2fs(&self.theirs));
-        // The count of kilobytes that the tool wrote, and with it the superblock's checksum.
-        let other = |l: &&str| !l.starts_with("Lifetime writes:") && !l.starts_with("Checksum:  ");
+        // The count of kilobytes that the tool wrote, and with it the superblock's checksum; the
+        // host that mke2fs names in the MMP block.
+        let own = ["Lifetime writes:", "Checksum:  ", "    mmp_update", "    mmp_node", "    mmp_device"];
+        let other = |l: &&str| !own.iter().any(|own| l.starts_with(own));
         let (mut a, mut b) = (ours.lines().filter(other), theirs.lines().filter(other));
         loop {
             match (a.next(), b.next()) {

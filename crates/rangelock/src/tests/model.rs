@@ -51,6 +51,37 @@ fn kind(held: HeldRange<'_>, mode: Mode) -> Kind<'_> {
     if mode == Mode::Read { Kind::Read(ReadGuard(held)) } else { Kind::Write(WriteGuard(held)) }
 }
 
+impl Kind<'_> {
+    fn range(&self) -> Range {
+        match self {
+            Kind::Read(guard) => guard.range(),
+            Kind::Write(guard) => guard.range(),
+        }
+    }
+
+    /// Keeps `part` alone. `false`: the range does not cover it, and stays.
+    fn shrink(&mut self, part: Range) -> bool {
+        match self {
+            Kind::Read(guard) => guard.shrink(part).is_ok(),
+            Kind::Write(guard) => guard.shrink(part).is_ok(),
+        }
+    }
+
+    /// Both parts, or the whole guard if `point` divides it into none.
+    fn split_at(self, point: u64) -> Vec<Self> {
+        match self {
+            Kind::Read(guard) => match guard.split_at(point) {
+                Ok((l, r)) => vec![Kind::Read(l), Kind::Read(r)],
+                Err(guard) => vec![Kind::Read(guard)],
+            },
+            Kind::Write(guard) => match guard.split_at(point) {
+                Ok((l, r)) => vec![Kind::Write(l), Kind::Write(r)],
+                Err(guard) => vec![Kind::Write(guard)],
+            },
+        }
+    }
+}
+
 impl<'a> Live<'a> {
     fn conflicts(&self, other: &[Claim]) -> bool {
         self.claims.iter().any(|a| other.iter().any(|b| a.conflicts(b)))
@@ -72,22 +103,17 @@ impl<'a> Live<'a> {
 }
 
 fn step<'a>(lock: &'a RangeLock, live: &mut Vec<Live<'a>>, op: Op) {
+    apply(lock, live, op);
+    compare(lock, live);
+}
+
+/// Does one operation on the lock and in the model.
+fn apply<'a>(lock: &'a RangeLock, live: &mut Vec<Live<'a>>, op: Op) {
     let count = live.len().max(1);
     match op {
         Op::Acquire(claim) => {
             let granted = !live.iter().any(|l| l.conflicts(&[claim]));
-            let published = if claim.mode == Mode::Read { lock.read_now(claim.range) } else { None };
-            let hand = match published {
-                Some(guard) => Hand::One(Kind::Read(guard)),
-                None => match lock.admit(&[claim], true) {
-                    Admission::Granted(place) => {
-                        Hand::One(kind(HeldRange::new(lock, claim, place), claim.mode))
-                    }
-                    Admission::Waiting(request) => Hand::Waiting(request),
-                    Admission::Refused => unreachable!(),
-                },
-            };
-            live.push(Live { claims: vec![claim], hand, granted });
+            live.push(Live { claims: vec![claim], hand: acquire(lock, claim), granted });
         }
         Op::Many(claims) => {
             let claims = join(claims);
@@ -131,49 +157,46 @@ fn step<'a>(lock: &'a RangeLock, live: &mut Vec<Live<'a>>, op: Op) {
         Op::Shrink(n, first, last) => {
             if let Some(Live { claims, hand: Hand::One(kind), .. }) = live.get_mut(n % count) {
                 let part = Range::inclusive(first.min(last), first.max(last)).unwrap();
-                let whole = claims[0].range;
-                let done = match kind {
-                    Kind::Read(guard) => guard.shrink(part),
-                    Kind::Write(guard) => guard.shrink(part),
-                };
-                assert_eq!(done.is_ok(), whole.covers(&part));
-                if done.is_ok() {
-                    claims[0].range = part;
-                }
+                assert_eq!(kind.shrink(part), claims[0].range.covers(&part));
+                claims[0].range = kind.range();
             }
         }
         Op::Split(n, point) => {
             if let Some(Live { hand: Hand::One(_), .. }) = live.get(n % count) {
-                let Live { claims, hand: Hand::One(this), granted } = live.remove(n % count) else {
-                    unreachable!()
-                };
-                let parts = match this {
-                    Kind::Read(guard) => match guard.split_at(point) {
-                        Ok((l, r)) => vec![Kind::Read(l), Kind::Read(r)],
-                        Err(guard) => vec![Kind::Read(guard)],
-                    },
-                    Kind::Write(guard) => match guard.split_at(point) {
-                        Ok((l, r)) => vec![Kind::Write(l), Kind::Write(r)],
-                        Err(guard) => vec![Kind::Write(guard)],
-                    },
-                };
-                assert_eq!(
-                    parts.len() == 2,
-                    claims[0].range.contains(point) && claims[0].range.first() != point
-                );
-                for part in parts.into_iter().rev() {
-                    let range = match &part {
-                        Kind::Read(guard) => guard.range(),
-                        Kind::Write(guard) => guard.range(),
-                    };
-                    let claims = vec![Claim { range, ..claims[0] }];
-                    live.insert(n % count, Live { claims, hand: Hand::One(part), granted });
-                }
+                split(live, n % count, point);
             }
         }
         Op::SplitLeaf(point) => lock.heed(Advice::SplitAt(point)),
         Op::Open => lock.heed(Advice::Share),
     }
+}
+
+/// Takes the claim as `read` and `write` do, but for waiting.
+fn acquire(lock: &RangeLock, claim: Claim) -> Hand<'_> {
+    let published = if claim.mode == Mode::Read { lock.read_now(claim.range) } else { None };
+    if let Some(guard) = published {
+        return Hand::One(Kind::Read(guard));
+    }
+    match lock.admit(&[claim], true) {
+        Admission::Granted(place) => Hand::One(kind(HeldRange::new(lock, claim, place), claim.mode)),
+        Admission::Waiting(request) => Hand::Waiting(request),
+        Admission::Refused => unreachable!(),
+    }
+}
+
+/// Splits the range of the one guard at `at` of the model, if `point` is inside.
+fn split(live: &mut Vec<Live<'_>>, at: usize, point: u64) {
+    let Live { claims, hand: Hand::One(whole), granted } = live.remove(at) else { unreachable!() };
+    let parts = whole.split_at(point);
+    assert_eq!(parts.len() == 2, claims[0].range.contains(point) && claims[0].range.first() != point);
+    for part in parts.into_iter().rev() {
+        let claims = vec![Claim { range: part.range(), ..claims[0] }];
+        live.insert(at, Live { claims, hand: Hand::One(part), granted });
+    }
+}
+
+/// Lets in what the model lets in by now, and checks that the lock has done the same.
+fn compare<'a>(lock: &'a RangeLock, live: &mut [Live<'a>]) {
     for i in 0..live.len() {
         let (before, rest) = live.split_at_mut(i);
         let this = &mut rest[0];

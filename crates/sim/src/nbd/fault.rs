@@ -38,6 +38,12 @@ pub enum NbdFault {
     /// The server is killed: all connections close, and with this seed it loses a part of what was
     /// not flushed, each sector for itself.
     Kill(u64),
+    /// As `Kill`, and new connections are closed from then on.
+    KillForGood(u64),
+    /// The answer comes after so many milliseconds, and what follows waits for it.
+    Late(u64),
+    /// An error comes that does not end the answer, and the connection is closed.
+    ErrorThenClose,
     /// No answer ever comes. The connection stays.
     Silence,
     /// The answer comes a byte at a time, with a pause between.
@@ -66,6 +72,8 @@ pub enum NbdFault {
     NoErrno,
     /// A block status of another context.
     OtherContext,
+    /// A block status whose first extent, a hole, is no multiple of a block.
+    OddStatus,
     /// A block status of 0 bytes.
     EmptyStatus,
     /// Bytes of this seed instead of an answer.

@@ -98,6 +98,7 @@ pub(super) fn wrong(fault: NbdFault, asked: Asked, structured: bool, content: &[
     let right = right(asked, structured, content);
     match fault {
         NbdFault::Errno(errno) => failed(asked, structured, errno),
+        NbdFault::ErrorThenClose => chunk(cookie, false, 0x8001, &[0, 0, 0, 5, 0, 0]),
         NbdFault::BadMagic => [b"HTTP", &right[4..]].concat(),
         NbdFault::OtherCookie => {
             let mut bytes = right;
@@ -115,6 +116,10 @@ pub(super) fn wrong(fault: NbdFault, asked: Asked, structured: bool, content: &[
         NbdFault::HalfContent => data(asked, offset, &content[..content.len() / 2], true),
         NbdFault::NoErrno => failed(asked, true, 0),
         NbdFault::OtherContext => chunk(cookie, true, 5, &[0, 0, 0, 1, 0, 0, 16, 0, 0, 0, 0, 0]),
+        NbdFault::OddStatus => {
+            let extents = [5000, 3, len - 5000, 0].map(u32::to_be_bytes).concat();
+            chunk(cookie, true, 5, &[&CONTEXT.to_be_bytes()[..], &extents].concat())
+        }
         NbdFault::EmptyStatus => chunk(cookie, true, 5, &[&CONTEXT.to_be_bytes()[..], &[0; 8]].concat()),
         NbdFault::Nonsense(seed) => {
             let mut bytes = vec![0; 4096];

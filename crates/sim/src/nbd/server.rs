@@ -209,6 +209,10 @@ impl State {
         if end.is_none_or(|end| end > self.medium.image().size()) {
             return Err(EINVAL);
         }
+        let block = self.settings.blocks.map_or(1, |(min, ..)| min);
+        if !asked.len.is_multiple_of(block) || !asked.offset.is_multiple_of(block.into()) {
+            return Err(EINVAL);
+        }
         match asked.kind {
             NbdKind::Read | NbdKind::BlockStatus => {
                 return Ok(self.medium.read(asked.offset, asked.len as usize));
@@ -283,20 +287,21 @@ fn serve_one(
     let fault = locked.count(kind);
     match fault {
         Some(NbdFault::Close) => return Ok(false),
-        Some(NbdFault::Kill(seed)) => {
+        Some(NbdFault::Kill(seed) | NbdFault::KillForGood(seed)) => {
             // The last request may have come as far as the cache.
             if seed % 2 == 0 {
                 let _ = locked.carry_out(asked, data);
             }
+            locked.down |= matches!(fault, Some(NbdFault::KillForGood(_)));
             locked.kill(seed);
             return Ok(false);
         }
         _ => {}
     }
-    let fails = matches!(fault, Some(NbdFault::Errno(_) | NbdFault::NoErrno));
+    let fails = matches!(fault, Some(NbdFault::Errno(_) | NbdFault::NoErrno | NbdFault::ErrorThenClose));
     let done = if fails { Ok(Vec::new()) } else { locked.carry_out(asked, data) };
     if is_durable && done.is_ok() {
-        locked.medium.flush();
+        locked.medium.flush_range(asked.offset, asked.len.into());
     }
     drop(locked);
     let bytes = match (&done, fault) {
@@ -320,6 +325,14 @@ fn answer(stream: &mut UnixStream, fault: Option<NbdFault>, bytes: &[u8]) -> io:
                 stream.write_all(&[*byte])?;
                 thread::sleep(Duration::from_millis(50));
             }
+        }
+        Some(NbdFault::Late(millis)) => {
+            thread::sleep(Duration::from_millis(millis));
+            stream.write_all(bytes)?;
+        }
+        Some(NbdFault::ErrorThenClose) => {
+            stream.write_all(bytes)?;
+            return Ok(false);
         }
         _ => stream.write_all(bytes)?,
     }

@@ -25,6 +25,11 @@ pub fn realtime_coarse() -> u64 {
     passed.map_or_else(real_time::realtime_coarse, |passed| EPOCH + passed / 1_000_000 * 1_000_000)
 }
 
+/// Returns nanoseconds since the system was started; in a session, since its beginning.
+pub fn boottime() -> u64 {
+    with(|session, _| session.now()).unwrap_or_else(real_time::boottime)
+}
+
 /// Returns nanoseconds since the first call.
 fn outside() -> u64 {
     static BEGAN: OnceLock<std::time::Instant> = OnceLock::new();

@@ -8,7 +8,7 @@ use super::super::volume::APART;
 use super::history::{Call, Gave, History, Moment, refusal};
 use super::plan::{Act, Plan};
 use lanefs::{Error, Upkeep, Volume};
-use lanefs_device::{BlockDevice, Result as DeviceResult};
+use lanefs_device::{BlockDevice, Result as DeviceResult, forward_to};
 use lanefs_sim::RecordingDevice;
 use lanefs_sync::schedule::{self, Report, calmly};
 use lanefs_sync::{Mutex, thread};
@@ -21,12 +21,8 @@ use std::time::Duration;
 struct Scheduled(Arc<RecordingDevice>);
 
 impl BlockDevice for Scheduled {
-    fn size(&self) -> u64 {
-        self.0.size()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
+    forward_to!(0: size read_only);
+
     fn read_at(&self, buf: &mut [u8], offset: u64) -> DeviceResult<()> {
         schedule::point();
         self.0.read_at(buf, offset)

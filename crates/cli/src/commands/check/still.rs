@@ -77,6 +77,11 @@ impl Still {
         }
     }
 
+    /// Returns whether a mount of lanefs holds the volume.
+    pub(super) fn is_held(&self) -> bool {
+        matches!(self, Self::Held(_))
+    }
+
     /// Lets the volume go.
     ///
     /// # Errors

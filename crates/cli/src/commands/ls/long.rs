@@ -11,7 +11,7 @@ use crate::time::Time;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
-/// The columns before the name. Those of `RIGHT` are aligned to the right.
+/// The columns before the name. `RIGHT` has those that are aligned to the right.
 const COLUMNS: usize = 8;
 const RIGHT: [bool; COLUMNS] = [true, true, false, true, false, false, true, false];
 

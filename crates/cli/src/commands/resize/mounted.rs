@@ -13,7 +13,7 @@ use crate::size;
 use crate::volumes::{file_of, names_file, read_superblock, source, unlocked_device};
 use crate::watch::place;
 use lanefs::Resize;
-use lanefs_device::{lengthen, resize_mounted};
+use lanefs_device::{FileOptions, lengthen, resize_mounted};
 use lanefs_format::Superblock;
 use lanefs_fuse::MountPoint;
 use rustix::io::Errno;
@@ -28,7 +28,8 @@ pub(super) fn find(arg: &OsStr) -> Res<Option<(MountPoint, VolumeName)>> {
     let dir = Path::new(arg);
     if !dir.is_dir() {
         let source = source(&whole_volume(arg));
-        return Ok(MountPoint::of_volume(&source).map(|mount| (mount, source)));
+        let mount = MountPoint::of_volume(&source).filter(|_| is_in_use(&source));
+        return Ok(mount.map(|mount| (mount, source)));
     }
     let cannot = |why: String| Failure::cannot("resize", arg.as_bytes(), Cause::text(why));
     let mount = MountPoint::find(dir, |device| place::server_of(device).is_some());
@@ -36,11 +37,21 @@ pub(super) fn find(arg: &OsStr) -> Res<Option<(MountPoint, VolumeName)>> {
         cannot(format!("{e}; name a volume, or the directory that one is mounted at by lanefs"))
     })?;
     let name: VolumeName = mount.source().into();
-    if names_file(&name) && !file_of(&name).exists() {
-        let why = "the table of mounts does not say which file it is (fsname=): name the volume";
+    let why = match names_file(&name) && !file_of(&name).exists() {
+        true => Some("the table of mounts does not say which file it is (fsname=): name the volume"),
+        false if is_in_use(&name) => None,
+        false => Some("no file of that name is in use: that of the volume was renamed"),
+    };
+    if let Some(why) = why {
         return Err(cannot(format!("the mount has the source {}, and {why}", quoted(name.as_bytes()))));
     }
     Ok(Some((mount, name)))
+}
+
+/// Returns whether a server may have the volume of that name. The table of mounts has names alone,
+/// and another file may have taken the name since; but a server keeps its file locked.
+fn is_in_use(name: &VolumeName) -> bool {
+    !names_file(name) || FileOptions::new().open(file_of(name)).is_err()
 }
 
 impl Args {
@@ -99,7 +110,7 @@ fn refused(e: &std::io::Error, mount: &MountPoint) -> String {
         Some(Errno::NOTTY) => "its server is of an older lanefs; unmount it first",
         Some(Errno::NOSPC) => "its server finds no room there; a mapped volume (pmem:) grows while closed",
         Some(Errno::UCLEAN) => "the volume has errors; unmount it, and check it (lanefs check)",
-        _ => return format!("mounted at {dir}: {}", Cause::from(std::io::Error::from(e.kind()))),
+        errno => return format!("mounted at {dir}: {}", Cause::from(errno.unwrap_or(Errno::IO))),
     };
     format!("mounted at {dir}: {why}")
 }

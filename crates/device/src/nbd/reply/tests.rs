@@ -32,6 +32,15 @@ fn headers() {
     assert_eq!(Header::len(*b"HTTP"), Err(NbdError::ReplyMagic { magic: 0x4854_5450 }));
 }
 
+/// Sorting them would take longer than their bytes.
+#[test]
+fn content_in_very_many_pieces_is_refused() {
+    let mut read = read(0, 1 << 18);
+    let backwards = (0..1 << 17).rev().map(|i| data(&mut read, 2 * i, 1));
+    let (pieces, e) = backwards.enumerate().find_map(|(i, got)| Some((i, got.err()?))).unwrap();
+    assert_eq!((pieces, e), (MOST_PIECES, NbdError::ChunkPieces { offset: 0, most: MOST_PIECES }));
+}
+
 #[test]
 fn content_comes_in_any_order_and_once() {
     let mut read = read(1000, 100);

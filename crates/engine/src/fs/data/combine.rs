@@ -18,7 +18,7 @@
 use super::io;
 use super::plan::Work;
 use crate::error::{Error, Result};
-use crate::fs::inode::Node;
+use crate::fs::inode::CachedInode;
 use crate::fs::{Fs, WritebackMode};
 use crate::store::txn::credits;
 use lanefs_journal::{JournalError, Tid};
@@ -63,7 +63,7 @@ type Outcome = (Arc<SyncJob>, Work, Result<()>);
 /// One file's work, and the thread that waits for its result.
 #[derive(Debug)]
 struct SyncJob {
-    node: Arc<Node>,
+    node: Arc<CachedInode>,
     state: Mutex<JobState>,
     changed: Condvar,
 }
@@ -199,7 +199,7 @@ impl Drop for LeaderRound<'_> {
 impl Fs {
     /// Runs `work` on the inode of `node`, under one handle with the work of other threads. Returns
     /// the work with the unused part of its claim.
-    pub(super) fn combine(&self, node: &Node, work: Work) -> (Work, Result<()>) {
+    pub(super) fn combine(&self, node: &CachedInode, work: Work) -> (Work, Result<()>) {
         // In the older writeback modes, each job has a handle of its own.
         let old = self.options.modes.writeback != WritebackMode::MapAfter;
         let Some(node) = node.shared().filter(|_| !old) else { return self.run_alone(node, work) };
@@ -274,7 +274,7 @@ impl Fs {
     }
 
     /// Writes the pages of all `works`, and drops them.
-    fn write_pages<'w>(&self, works: impl Iterator<Item = (&'w Node, &'w mut Work)>) -> Result<()> {
+    fn write_pages<'w>(&self, works: impl Iterator<Item = (&'w CachedInode, &'w mut Work)>) -> Result<()> {
         let mut works: Vec<_> = works.collect();
         let written = io::write_pieces(self, works.iter().flat_map(|(_, work)| work.pages()));
         for (node, work) in &mut works {
@@ -336,7 +336,7 @@ impl Fs {
     }
 
     /// Runs `work` under a handle of its own.
-    pub(super) fn run_alone(&self, node: &Node, mut work: Work) -> (Work, Result<()>) {
+    pub(super) fn run_alone(&self, node: &CachedInode, mut work: Work) -> (Work, Result<()>) {
         let outcome = self
             .write_pages(std::iter::once((node, &mut work)))
             .and_then(|()| self.transact(need(&work), |txn| work.run(txn, node)));

@@ -8,7 +8,7 @@ use crate::fs::file::FileData;
 use crate::fs::file::cache::FileCache;
 use crate::fs::file::lock::LockedBytes;
 use crate::fs::file::times::Stamp;
-use crate::fs::inode::Node;
+use crate::fs::inode::CachedInode;
 use crate::fs::{Fs, Writer};
 use crate::store::map::{self, Mapping, place};
 use lanefs_rangelock::Range as Bytes;
@@ -19,8 +19,19 @@ use std::ops::Range;
 /// A file and the state of its content.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Content<'n> {
-    pub(super) node: &'n Node,
+    pub(super) node: &'n CachedInode,
     pub(super) file: &'n FileData,
+}
+
+/// How a handle uses the page cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Caching {
+    /// Reads and writes go through it, but for large writes that continue a long stream.
+    Cached,
+    /// Large reads and writes bypass it, small ones go through it (RWF_DONTCACHE).
+    Uncached,
+    /// Everything bypasses it (O_DIRECT).
+    Direct,
 }
 
 /// The way of bytes between a caller and the device.
@@ -41,7 +52,7 @@ pub(crate) struct Changing<'n> {
     _held: LockedBytes<'n>,
 }
 
-impl Node {
+impl CachedInode {
     /// Returns the content of a regular file.
     pub(crate) fn content(&self) -> Content<'_> {
         Content { node: self, file: self.file() }
@@ -64,7 +75,8 @@ impl<'n> Content<'n> {
         &self.node.fs
     }
 
-    fn via(self, direct: bool) -> Via {
+    fn via(self, caching: Caching) -> Via {
+        let direct = caching == Caching::Direct;
         match (direct, self.fs().dax) {
             (false, false) => Via::Cache,
             // What it reads has to be verified.
@@ -74,13 +86,13 @@ impl<'n> Content<'n> {
         }
     }
 
-    /// Reads from byte `offset` on into `buf`: past the page cache if `direct`. Returns how many
-    /// bytes there were before i_size.
+    /// Reads from byte `offset` on into `buf`. Returns how many bytes there were before i_size.
     ///
     /// # Errors
     /// The device's; a damaged map.
-    pub(crate) fn read(self, buf: &mut [u8], offset: u64, direct: bool) -> Result<usize> {
-        match self.via(direct) {
+    pub(crate) fn read(self, buf: &mut [u8], offset: u64, caching: Caching) -> Result<usize> {
+        match self.via(caching) {
+            Via::Cache if caching == Caching::Uncached => self.read_for_cache(buf, offset),
             Via::Cache => self.read_cached(buf, offset),
             Via::Direct | Via::Dax => self.read_direct(buf, offset),
         }
@@ -91,8 +103,8 @@ impl<'n> Content<'n> {
     ///
     /// # Errors
     /// [`Error::WouldBlock`] with nothing read; the device's; a damaged map.
-    pub(crate) fn try_read(self, buf: &mut [u8], offset: u64, direct: bool) -> Result<usize> {
-        match self.via(direct) {
+    pub(crate) fn try_read(self, buf: &mut [u8], offset: u64, caching: Caching) -> Result<usize> {
+        match self.via(caching) {
             Via::Cache => self.try_read_cached(buf, offset),
             Via::Direct | Via::Dax => self.try_read_direct(buf, offset),
         }
@@ -104,22 +116,24 @@ impl<'n> Content<'n> {
     /// # Errors
     /// The device's; a damaged map.
     pub(crate) fn read_for_cache(self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        match self.via(false) {
+        match self.via(Caching::Cached) {
             Via::Cache if self.goes_past(offset, buf.len()) && !self.is_verity() => {
                 self.read_past(buf, offset)
             }
-            _ => self.read(buf, offset, false),
+            _ => self.read(buf, offset, Caching::Cached),
         }
     }
 
-    /// Writes all of `bytes` at `offset`: past the page cache if `direct`. Bytes between the old
-    /// end and `offset` read as zeros.
+    /// Writes all of `bytes` at `offset`. Bytes between the old end and `offset` read as zeros.
     ///
     /// # Errors
     /// [`Error::FileTooBig`], [`Error::NotPermitted`]: nothing is written. [`Error::NoSpace`], or
     /// the device's: a part may be.
-    pub(crate) fn write(self, bytes: &[u8], offset: u64, direct: bool) -> Result<()> {
-        match self.via(direct) {
+    pub(crate) fn write(self, bytes: &[u8], offset: u64, caching: Caching) -> Result<()> {
+        match self.via(caching) {
+            Via::Cache if self.bypasses(caching, bytes, offset) => {
+                self.write_whole(bytes, offset, Stamp::Now)
+            }
             Via::Cache => self.write_cached(bytes, offset, Stamp::Now),
             Via::Direct => self.write_direct(bytes, offset),
             Via::Dax => self.write_whole(bytes, offset, Stamp::Now),
@@ -133,7 +147,7 @@ impl<'n> Content<'n> {
     /// # Errors
     /// The errors of [`write_past`](Self::write_past).
     pub(crate) fn write_late(self, bytes: &[u8], offset: u64) -> Result<()> {
-        if self.via(false) == Via::Dax {
+        if self.via(Caching::Cached) == Via::Dax {
             return self.write_whole(bytes, offset, Stamp::Kept);
         }
         let block = self.fs().block_size as usize;
@@ -149,8 +163,9 @@ impl<'n> Content<'n> {
     ///
     /// # Errors
     /// The errors of [`write`](Self::write).
-    pub(crate) fn append(self, bytes: &[u8], direct: bool) -> Result<u64> {
-        match self.via(direct) {
+    pub(crate) fn append(self, bytes: &[u8], caching: Caching) -> Result<u64> {
+        match self.via(caching) {
+            Via::Cache if self.bypasses(caching, bytes, self.file.size()) => self.append_direct(bytes),
             Via::Cache => self.append_cached(bytes),
             Via::Direct | Via::Dax => self.append_direct(bytes),
         }
@@ -161,12 +176,20 @@ impl<'n> Content<'n> {
     ///
     /// # Errors
     /// [`Error::WouldBlock`] with nothing written; those of [`write`](Self::write).
-    pub(crate) fn try_write(self, bytes: &[u8], offset: Option<u64>, direct: bool) -> Result<usize> {
-        match (self.via(direct), offset) {
+    pub(crate) fn try_write(self, bytes: &[u8], offset: Option<u64>, caching: Caching) -> Result<usize> {
+        match (self.via(caching), offset) {
             (Via::Direct, None) => Err(Error::WouldBlock),
             (Via::Direct, Some(offset)) => self.try_write_direct(bytes, offset),
             (via, _) => self.try_write_whole(bytes, offset, via),
         }
+    }
+
+    /// Returns whether a write bypasses the page cache: a large write of whole blocks, if the
+    /// handle asks for that or the write continues a long stream.
+    fn bypasses(self, caching: Caching, bytes: &[u8], offset: u64) -> bool {
+        let len = bytes.len();
+        let large = self.goes_past(offset, len) && len.is_multiple_of(self.fs().block_size as usize);
+        large && (caching == Caching::Uncached || self.file.write_run.goes_on(offset, len))
     }
 
     /// Returns how many of `len` bytes from `offset` on lie before i_size, and before the end of

@@ -13,7 +13,7 @@ use super::plan::WritePlan;
 use super::truncate::touch;
 use super::{max_size, set_size};
 use crate::error::{Error, Result};
-use crate::fs::inode::Node;
+use crate::fs::inode::CachedInode;
 use crate::store::map::{self, ChangeBlocks, Mapping, Progress};
 use crate::store::txn::{Txn, credits};
 use lanefs_format::extent::MAX_BLOCKS;
@@ -85,7 +85,7 @@ impl Content<'_> {
     }
 }
 
-fn check_flags(node: &Node, mode: FallocMode) -> Result<()> {
+fn check_flags(node: &CachedInode, mode: FallocMode) -> Result<()> {
     node.check_not_immutable()?;
     node.check_no_verity()?;
     let appends = matches!(mode, FallocMode::Allocate | FallocMode::KeepSize);

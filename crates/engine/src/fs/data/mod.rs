@@ -35,7 +35,7 @@ mod writeback;
 
 pub(crate) use batch::{Bytes, Request, run as run_batch};
 pub(crate) use combine::Combiner;
-pub(crate) use content::Content;
+pub(crate) use content::{Caching, Content};
 pub use enable_verity::Verity;
 pub use fallocate::FallocMode;
 pub use placed::Placement;
@@ -45,7 +45,7 @@ use writeback::ALL;
 use crate::error::Result;
 use crate::fs::IVersion;
 use crate::fs::file::{FileData, cache};
-use crate::fs::inode::Node;
+use crate::fs::inode::CachedInode;
 use crate::store::io;
 use crate::store::map::{self, Mapping, max_size, place};
 use crate::store::txn::Txn;
@@ -69,8 +69,8 @@ fn set_size(txn: &Txn<'_>, inode: &mut Inode, size: u64) -> Result<()> {
 }
 
 impl Content<'_> {
-    /// Zeroes as [`Node::zero_tail`] does, but where the page is dirty, leaves the device to the
-    /// writeback: it comes before i_disksize moves past the bytes.
+    /// Zeroes as [`CachedInode::zero_tail`] does, but where the page is dirty, leaves the device to
+    /// the writeback: it comes before i_disksize moves past the bytes.
     fn zero_gap(self, from: u64, to: u64) -> Result<()> {
         if from.is_multiple_of(self.fs().block_size.into()) || self.node.zero_cached(from, to) {
             return Ok(());
@@ -103,7 +103,7 @@ impl Content<'_> {
 }
 
 /// An inode of any type may have a last block, whose content was never used.
-impl Node {
+impl CachedInode {
     /// Zeroes the bytes from `from` to the end of its block, or to `to` before that. Zeroes them in
     /// the cache and on the device: i_disksize may move past them, and their page may stay dirty
     /// after that. Does nothing where the block is not written.

@@ -9,7 +9,7 @@ use super::content::Content;
 use super::{Pieces, max_size, set_size};
 use crate::error::{Error, Result};
 use crate::fs::file::delayed::join;
-use crate::fs::inode::Node;
+use crate::fs::inode::CachedInode;
 use crate::fs::{Fs, Overwrite, WritebackMode};
 use crate::store::alloc::{self, Claim, Reserved, Spot};
 use crate::store::io;
@@ -421,7 +421,7 @@ impl Work {
     /// # Errors
     /// [`Error::NoSpace`] for the map; a damaged map. Changes before the error stay, and i_disksize
     /// moves as far as they reach. The others stay in the work.
-    pub(super) fn run(&mut self, txn: &mut Txn<'_>, node: &Node) -> Result<()> {
+    pub(super) fn run(&mut self, txn: &mut Txn<'_>, node: &CachedInode) -> Result<()> {
         let (end, unwritten) = (self.end, self.unwritten);
         if self.changes.is_empty() && end <= node.state().size {
             return node.update(txn, |_, _| Ok(()));

@@ -9,9 +9,9 @@ use super::FileData;
 use super::plan::Work;
 use crate::error::Result;
 use crate::fs::Fs;
-use crate::fs::inode::Node;
+use crate::fs::inode::CachedInode;
 
-impl Node {
+impl CachedInode {
     /// Makes content, size and times durable.
     ///
     /// # Errors
@@ -57,8 +57,8 @@ impl Node {
             return Ok(());
         }
         self.durable.commit(&fs.journal, all)?;
-        // A node whose content was not used has written nothing, but an evicted node of the inode
-        // may have.
+        // An inode whose content was not used has written nothing since it was cached, but before
+        // that it may have.
         let unflushed = self.file_if_used().map_or_else(|| fs.unflushed(), FileData::unflushed);
         Ok(fs.journal.flush(unflushed)?)
     }
@@ -73,8 +73,8 @@ impl Fs {
     pub(crate) fn write_all_times(self: &Fs) -> Result<()> {
         let mut first = Ok(());
         for (ino, round) in self.list_dirty_times() {
-            // Nodes with pending times stay in memory.
-            let pending = self.known_node(ino).filter(|node| node.has_pending_times());
+            // Inodes with pending times stay in memory.
+            let pending = self.known_inode(ino).filter(|node| node.has_pending_times());
             match pending.map_or(Ok(()), |node| node.write_times()) {
                 Ok(()) => self.forget_dirty_times(ino, round),
                 Err(e) => first = first.and(Err(e)),

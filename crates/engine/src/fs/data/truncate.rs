@@ -11,7 +11,7 @@ use super::content::Content;
 use super::{max_size, set_size};
 use crate::error::{Error, Result};
 use crate::fs::Fs;
-use crate::fs::inode::Node;
+use crate::fs::inode::CachedInode;
 use crate::store::map::{self, Progress};
 use crate::store::orphan;
 use crate::store::txn::{Txn, credits};
@@ -117,7 +117,7 @@ impl Content<'_> {
     }
 }
 
-impl Node {
+impl CachedInode {
     /// Finishes an interrupted truncation of an orphan: frees the blocks behind i_size and zeroes
     /// the tail.
     pub(crate) fn truncate_tail(&self) -> Result<()> {

@@ -18,7 +18,7 @@ use super::plan::WritePlan;
 use crate::error::{Error, Result};
 use crate::fs::Fs;
 use crate::fs::file::cache::{Background, FileCache, Item, Pressure, WritebackBatch};
-use crate::fs::inode::Node;
+use crate::fs::inode::CachedInode;
 use lanefs_device::release_free_memory;
 use lanefs_sync::time::Instant;
 use std::mem;
@@ -200,7 +200,7 @@ impl Fs {
     pub(crate) fn write_back_all(&self) -> Result<()> {
         let mut first = Ok(());
         for pages in self.pages.dirty_files() {
-            if let Some(node) = self.known_node(pages.ino()) {
+            if let Some(node) = self.known_inode(pages.ino()) {
                 first = first.and(write_back_noted(&node));
             }
         }
@@ -214,7 +214,7 @@ impl Fs {
         while let Some(job) =
             jobs.next(&self.pages, Instant::now()).filter(|_| !self.flusher.is_wanted_back())
         {
-            let Some(node) = self.known_node(job.file.ino()) else { break };
+            let Some(node) = self.known_inode(job.file.ino()) else { break };
             let Some(content) = node.content_if_used() else { break };
             let Some(pages) = content.file.pages_if_used() else { break };
             let _alone = content.hold_writeback();
@@ -228,7 +228,7 @@ impl Fs {
             // If this fails, the next sync reports the journal's error.
             let _ = self.write_all_times();
         }
-        self.nodes.sweep();
+        self.inodes.sweep();
         self.pages.leave_to_others(self.journal.memory());
         if self.writes_by_age() && (self.pages.dirty_bytes() > 0 || self.dirty_times() > 0) {
             return Some(jobs.pause(&self.pages, Instant::now()).min(Duration::from_secs(1)));
@@ -258,7 +258,7 @@ impl Fs {
             let _ = self.journal.checkpoint_oldest(u32::MAX);
         }
         if self.options.release_memory {
-            self.nodes.sweep_all();
+            self.inodes.sweep_all();
             self.pages.empty();
             self.journal.release();
             release_free_memory();
@@ -269,7 +269,7 @@ impl Fs {
 
 /// Writes out a file outside of a call on it. A sync through each open handle of the file reports a
 /// failure.
-fn write_back_noted(node: &Node) -> Result<()> {
+fn write_back_noted(node: &CachedInode) -> Result<()> {
     let Some(content) = node.content_if_used() else { return Ok(()) };
     content.write_back(ALL).inspect_err(|e| content.note_lost(e))
 }
@@ -294,7 +294,7 @@ impl Content<'_> {
         // It gets no error of another file.
         while fs.pages.pressure() == Pressure::Stop {
             let files = fs.pages.dirty_files().into_iter();
-            let mut nodes = files.filter_map(|pages| fs.known_node(pages.ino()));
+            let mut nodes = files.filter_map(|pages| fs.known_inode(pages.ino()));
             if !nodes.any(|node| write_back_noted(&node).is_ok()) {
                 break;
             }

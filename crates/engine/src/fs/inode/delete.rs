@@ -3,12 +3,12 @@
 //! The inode is on the orphan list since its last name was removed. Its blocks are freed in bounded
 //! transactions; the last one takes it off the list, marks it as deleted and frees its number.
 
-use super::Node;
+use super::CachedInode;
 use crate::error::Result;
 use crate::store::txn::credits;
 use crate::store::{alloc, orphan, xattr};
 
-pub(super) fn delete(node: &Node) -> Result<()> {
+pub(super) fn delete(node: &CachedInode) -> Result<()> {
     let fs = &node.fs;
     node.truncate_for_delete()?;
     // Reads all blocks that the deletion changes before it changes any.

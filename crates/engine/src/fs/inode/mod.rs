@@ -1,31 +1,31 @@
 //! Inodes in memory.
 //!
-//! A [`Node`] is an inode in use. There is one for each number, whatever the number of its users. A
-//! [`NodeRef`] keeps it: when the last one is dropped and the inode has no name, the inode is
-//! deleted.
+//! A [`CachedInode`] is an inode in use. There is one for each number, whatever the number of its
+//! users. An [`InodeRef`] keeps it: when the last one is dropped and the inode has no name, the
+//! inode is deleted.
 //!
 //! Two locks. `ns` is the namespace lock of a directory: exclusive to change entries, shared to
 //! look them up. `state` guards the decoded inode. It is held briefly, to look at the inode or to
 //! change it under a handle, and a thread holds at most one of them. A regular file's content has
 //! its own state, [`FileData`].
 //!
-//! A node that is not in use stays in the table while it has changes that the inode on disk does
-//! not have. The rest of its state passes to the volume when it is evicted ([`NodeTable`]).
+//! A cached inode that is not in use stays in the cache while it has changes that the inode on disk
+//! does not have. The rest of its state passes to the volume when it is evicted ([`InodeCache`]).
 //!
 //! A change goes through [`Prepared`], which holds the inode's block of the table in memory: once
 //! an operation has begun to change blocks, writing the inode does no I/O. A change that fails
 //! leaves the decoded inode as the table has it.
 //!
-//! Hazard: dropping a `NodeRef` may start a handle and take locks. So declare it before handles and
-//! locks, so that it is dropped after them.
+//! Hazard: dropping a `InodeRef` may start a handle and take locks. So declare it before handles
+//! and locks, so that it is dropped after them.
 
+mod cache;
 mod delete;
 mod durable;
-mod table;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use table::NodeTable;
+pub(crate) use cache::InodeCache;
 
 use crate::error::{Corrupt, Error, Result};
 use crate::fs::Fs;
@@ -51,8 +51,8 @@ pub(crate) type Exclusive<'a> = Ordered<RwLockWriteGuard<'a, ()>>;
 
 /// An inode in use.
 #[derive(Debug)]
-pub(crate) struct Node {
-    me: Weak<Node>,
+pub(crate) struct CachedInode {
+    me: Weak<CachedInode>,
     pub(crate) ino: u32,
     pub(crate) fs: Arc<Fs>,
     ns: RwLock<()>,
@@ -65,11 +65,11 @@ pub(crate) struct Node {
     pub(crate) durable: Durable,
     /// Whether it was made without a name, and has not got one since.
     linkable: AtomicBool,
-    /// [`NodeRef`]s. Goes from 0 to 1 only under the table's shard lock.
+    /// [`InodeRef`]s. Goes from 0 to 1 only under the cache's shard lock.
     refs: AtomicUsize,
 }
 
-impl Node {
+impl CachedInode {
     /// Takes the namespace lock shared.
     pub(crate) fn share(&self) -> Shared<'_> {
         Ordered::take(Level::Namespace, self.ino.into(), || self.ns.read())
@@ -95,9 +95,9 @@ impl Node {
         InodeFlags::from_bits_retain(self.flags.load(Ordering::Acquire))
     }
 
-    /// Returns a reference with which another thread works on the node while this one waits. It
-    /// does not count as a use of the inode.
-    pub(crate) fn shared(&self) -> Option<Arc<Node>> {
+    /// Returns a reference with which another thread works on the inode while this one waits. It
+    /// does not count as a use.
+    pub(crate) fn shared(&self) -> Option<Arc<CachedInode>> {
         self.me.upgrade()
     }
 
@@ -137,13 +137,13 @@ impl Node {
     }
 
     /// Returns whether it has changes that the inode on disk does not have, and must stay in the
-    /// table.
+    /// cache.
     fn is_ahead(&self) -> bool {
         self.file_if_used().is_some_and(FileData::is_ahead)
     }
 
     /// Returns whether the inode has no name, or may have none because a thread is changing it:
-    /// this never waits. No thread changes the inode of a node that is not in use.
+    /// this never waits. No thread changes an inode that is not in use.
     pub(crate) fn is_nameless(&self) -> bool {
         self.state.try_read().is_none_or(|inode| inode.links_count == 0)
     }
@@ -249,7 +249,7 @@ impl Node {
 /// An inode whose block of the table is held in memory.
 #[derive(Debug)]
 pub(crate) struct Prepared<'n> {
-    node: &'n Node,
+    node: &'n CachedInode,
     slot: TableSlot<'n>,
 }
 
@@ -332,18 +332,18 @@ impl Prepared<'_> {
     }
 }
 
-/// A reference that keeps a [`Node`] in use.
+/// A reference that keeps a [`CachedInode`] in use.
 #[derive(Debug)]
-pub(crate) struct NodeRef(Arc<Node>);
+pub(crate) struct InodeRef(Arc<CachedInode>);
 
-impl Deref for NodeRef {
-    type Target = Node;
-    fn deref(&self) -> &Node {
+impl Deref for InodeRef {
+    type Target = CachedInode;
+    fn deref(&self) -> &CachedInode {
         &self.0
     }
 }
 
-impl Clone for NodeRef {
+impl Clone for InodeRef {
     fn clone(&self) -> Self {
         self.0.refs.fetch_add(1, Ordering::Relaxed);
         self.fs.retain();
@@ -351,14 +351,14 @@ impl Clone for NodeRef {
     }
 }
 
-impl Drop for NodeRef {
+impl Drop for InodeRef {
     fn drop(&mut self) {
         if self.0.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
             if let Some(file) = self.file_if_used() {
                 file.alloc.discard();
             }
-            let gone = self.fs.nodes.remove_unused(&self.0);
-            // Lets the flusher sweep the node later, or give its memory back.
+            let gone = self.fs.inodes.remove_unused(&self.0);
+            // Lets the flusher evict the inode later, or give its memory back.
             self.fs.flusher.stir();
             if gone && self.state.read().links_count == 0 && !self.fs.is_read_only() {
                 // On failure the inode stays on the orphan list for the next recovery. That the
@@ -380,26 +380,26 @@ impl Fs {
     /// # Errors
     /// A number that the volume does not have, an inode that breaks a rule, or one that has no name
     /// and is not in use ([`Corrupt::DeadInode`]).
-    pub(crate) fn node(self: &Arc<Self>, ino: u32) -> Result<NodeRef> {
-        self.nodes.get(self, ino, || {
+    pub(crate) fn inode(self: &Arc<Self>, ino: u32) -> Result<InodeRef> {
+        self.inodes.get(self, ino, || {
             let inode = self.read_inode(ino)?;
             if inode.links_count == 0 { Err(Corrupt::DeadInode { ino }.into()) } else { Ok(inode) }
         })
     }
 
     /// Returns the inode of this number, which may be on the orphan list.
-    pub(crate) fn orphan_node(self: &Arc<Self>, ino: u32) -> Result<NodeRef> {
-        self.nodes.get(self, ino, || self.read_inode(ino))
+    pub(crate) fn orphan_inode(self: &Arc<Self>, ino: u32) -> Result<InodeRef> {
+        self.inodes.get(self, ino, || self.read_inode(ino))
     }
 
-    /// Returns the node of this number, if it is in use or has changes that the inode on disk does
+    /// Returns the inode of this number, if it is in use or has changes that the inode on disk does
     /// not have.
-    pub(crate) fn known_node(&self, ino: u32) -> Option<NodeRef> {
-        self.nodes.find(ino)
+    pub(crate) fn known_inode(&self, ino: u32) -> Option<InodeRef> {
+        self.inodes.find(ino)
     }
 
-    /// Returns a node for an inode that was just taken.
-    pub(crate) fn new_node(self: &Arc<Self>, inode: Inode) -> Result<NodeRef> {
-        self.nodes.get(self, inode.ino, || Ok(inode))
+    /// Returns the cached inode of a number that was just taken.
+    pub(crate) fn new_inode(self: &Arc<Self>, inode: Inode) -> Result<InodeRef> {
+        self.inodes.get(self, inode.ino, || Ok(inode))
     }
 }

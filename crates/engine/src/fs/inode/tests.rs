@@ -1,9 +1,9 @@
-//! The state that a node passes on when it leaves the table.
+//! The state that an inode passes on when it leaves the cache.
 
 use super::*;
 use crate::fs::OpenOptions;
 use crate::{SetAttr, Volume};
-use lanefs_device::{BlockDevice, MemDevice, Result as DeviceResult};
+use lanefs_device::{BlockDevice, MemDevice, Result as DeviceResult, forward_to};
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
@@ -15,15 +15,8 @@ struct Counting {
 }
 
 impl BlockDevice for Counting {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> DeviceResult<()> {
-        self.inner.read_at(buf, offset)
-    }
+    forward_to!(inner: size read_only read_at discard);
+
     fn write_at(&self, data: &[u8], offset: u64) -> DeviceResult<()> {
         self.unflushed.fetch_add(1, Ordering::SeqCst);
         self.inner.write_at(data, offset)
@@ -31,9 +24,6 @@ impl BlockDevice for Counting {
     fn flush(&self) -> DeviceResult<()> {
         self.unflushed.store(0, Ordering::SeqCst);
         self.inner.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> DeviceResult<()> {
-        self.inner.discard(offset, len)
     }
 }
 
@@ -61,10 +51,10 @@ fn a_sync_covers_what_was_written_before_the_node_was_evicted() {
         file.inode().write_out().unwrap();
         drop(file);
         assert!(device.unflushed.load(Ordering::SeqCst) > 0);
-        fs.nodes.sweep_but(0);
-        assert!(fs.known_node(ino).is_none());
+        fs.inodes.sweep_but(0);
+        assert!(fs.known_inode(ino).is_none());
 
-        let node = fs.node(ino).unwrap();
+        let node = fs.inode(ino).unwrap();
         if opened {
             node.file();
         }
@@ -73,7 +63,7 @@ fn a_sync_covers_what_was_written_before_the_node_was_evicted() {
     }
 }
 
-/// Between the drop of a node's last reference and its removal from the table, another thread may
+/// Between the drop of an inode's last reference and its removal from the cache, another thread may
 /// sweep.
 #[test]
 fn a_node_without_a_name_is_left_to_its_deleter() {
@@ -81,12 +71,12 @@ fn a_node_without_a_name_is_left_to_its_deleter() {
     let before = volume.statfs().inodes_free;
     let file = volume.create_file("/f").unwrap();
     let fs = Arc::clone(&file.inode().fs);
-    let node = fs.known_node(file.inode().ino).unwrap();
+    let node = fs.known_inode(file.inode().ino).unwrap();
     volume.remove_file("/f").unwrap();
     drop(file);
     assert_eq!(node.refs.swap(0, Ordering::AcqRel), 1);
-    fs.nodes.sweep_but(0);
-    fs.nodes.clear_unused();
+    fs.inodes.sweep_but(0);
+    fs.inodes.clear_unused();
     node.refs.store(1, Ordering::Release);
     drop(node);
     assert!(fs.orphans.is_empty());

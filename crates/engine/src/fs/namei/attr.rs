@@ -1,7 +1,7 @@
 //! What chmod, chown and utimes change.
 
 use crate::error::{Error, Result};
-use crate::fs::inode::Node;
+use crate::fs::inode::CachedInode;
 use crate::store::alloc;
 use crate::store::txn::{Txn, credits};
 use crate::store::xattr;
@@ -119,7 +119,7 @@ pub(super) fn check_owner(uid: Option<u32>, gid: Option<u32>) -> Result<()> {
     }
 }
 
-impl Node {
+impl CachedInode {
     /// Changes one inode under a handle of its own. If the change finds no space, and so has
     /// changed nothing, tries again once there may be space.
     pub(super) fn change(

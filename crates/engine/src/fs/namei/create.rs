@@ -4,7 +4,7 @@ use super::attr::check_owner;
 use super::{add_dir_link, check_dir_links, check_new_name, find_name};
 use crate::error::{Error, Result};
 use crate::fs::Fs;
-use crate::fs::inode::{Node, NodeRef};
+use crate::fs::inode::{CachedInode, InodeRef};
 use crate::store::ROOT_INO;
 use crate::store::alloc::{self, BlockKind, InodeHint};
 use crate::store::txn::{Mark, Txn, credits};
@@ -55,18 +55,18 @@ impl NewKind<'_> {
     }
 }
 
-impl Node {
+impl CachedInode {
     /// Makes an inode with a name in this directory.
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::NoSpace`] and [`Error::NoInodes`] with nothing changed,
     /// [`Error::TooManyLinks`], [`Error::Invalid`] for an owner that no file can have, ...
-    pub(crate) fn create(&self, name: &[u8], kind: NewKind<'_>, attr: NewAttr) -> Result<NodeRef> {
+    pub(crate) fn create(&self, name: &[u8], kind: NewKind<'_>, attr: NewAttr) -> Result<InodeRef> {
         check_owner(Some(attr.uid), Some(attr.gid))?;
         self.fs.with_room(|| self.create_once(name, kind, attr))
     }
 
-    fn create_once(&self, name: &[u8], kind: NewKind<'_>, attr: NewAttr) -> Result<NodeRef> {
+    fn create_once(&self, name: &[u8], kind: NewKind<'_>, attr: NewAttr) -> Result<InodeRef> {
         check_new_name(name)?;
         if let NewKind::Symlink(target) = kind {
             check_target(target)?;
@@ -120,18 +120,18 @@ impl Node {
                     }
                 }
             })?;
-            node = self.fs.new_node(inode)?;
+            node = self.fs.new_inode(inode)?;
         }
         Ok(node)
     }
 
-    /// Makes a file without a name: an orphan until [`link`](Node::link) gives it one.
-    pub(crate) fn create_nameless(&self, attr: NewAttr) -> Result<NodeRef> {
+    /// Makes a file without a name: an orphan until [`link`](CachedInode::link) gives it one.
+    pub(crate) fn create_nameless(&self, attr: NewAttr) -> Result<InodeRef> {
         check_owner(Some(attr.uid), Some(attr.gid))?;
         self.fs.with_room(|| self.create_nameless_once(attr))
     }
 
-    fn create_nameless_once(&self, attr: NewAttr) -> Result<NodeRef> {
+    fn create_nameless_once(&self, attr: NewAttr) -> Result<InodeRef> {
         self.fs.check_writable()?;
         self.check_dir()?;
         self.check_not_immutable()?;
@@ -152,7 +152,7 @@ impl Node {
                 }
             }
         })?;
-        let node = self.fs.new_node(inode)?;
+        let node = self.fs.new_inode(inode)?;
         node.set_linkable(true);
         Ok(node)
     }
@@ -225,7 +225,7 @@ impl<'f> NewInode<'f> {
     /// Takes an inode as a child of `parent`.
     pub(super) fn take(
         txn: &mut Txn<'f>,
-        parent: &Node,
+        parent: &CachedInode,
         hint: InodeHint,
         kind: &NewKind<'_>,
         attr: NewAttr,
@@ -237,7 +237,7 @@ impl<'f> NewInode<'f> {
     }
 
     /// Gives the inode its content and its inherited ACLs, and writes it to the table.
-    pub(super) fn fill(&mut self, txn: &mut Txn<'f>, parent: &Node, kind: &NewKind<'_>) -> Result<()> {
+    pub(super) fn fill(&mut self, txn: &mut Txn<'f>, parent: &CachedInode, kind: &NewKind<'_>) -> Result<()> {
         let inode = &mut self.inode;
         xattr::inherit_acl(txn, &parent.state(), inode)?;
         match *kind {

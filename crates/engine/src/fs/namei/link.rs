@@ -2,7 +2,7 @@
 
 use super::{LINK_MAX, check_new_name, find_name};
 use crate::error::{Corrupt, Error, Result};
-use crate::fs::inode::{Node, NodeRef};
+use crate::fs::inode::{CachedInode, InodeRef};
 use crate::store::kind;
 use crate::store::map::{self, Mapping};
 use crate::store::txn::credits;
@@ -17,11 +17,11 @@ use std::sync::Arc;
 /// The errors of `find` and `link`; [`Corrupt::DeadInode`] if the name leads to an inode without
 /// names.
 pub(crate) fn link_found(
-    find: impl Fn() -> Result<NodeRef>,
-    link: impl Fn(&NodeRef) -> Result<()>,
+    find: impl Fn() -> Result<InodeRef>,
+    link: impl Fn(&InodeRef) -> Result<()>,
 ) -> Result<()> {
     // Held, so that no other inode gets its number.
-    let mut gone: Option<NodeRef> = None;
+    let mut gone: Option<InodeRef> = None;
     loop {
         let node = find()?;
         if gone.is_some_and(|gone| gone.ino == node.ino) {
@@ -34,17 +34,17 @@ pub(crate) fn link_found(
     }
 }
 
-impl Node {
+impl CachedInode {
     /// Gives this inode the name `name` in `dir`.
     ///
     /// # Errors
     /// [`Error::NotPermitted`] for a directory, [`Error::Exists`], [`Error::TooManyLinks`];
     /// [`Error::NotFound`] if another thread has removed the last name meanwhile.
-    pub(crate) fn link(&self, dir: &Node, name: &[u8]) -> Result<()> {
+    pub(crate) fn link(&self, dir: &CachedInode, name: &[u8]) -> Result<()> {
         self.fs.with_room(|| self.link_once(dir, name))
     }
 
-    fn link_once(&self, dir: &Node, name: &[u8]) -> Result<()> {
+    fn link_once(&self, dir: &CachedInode, name: &[u8]) -> Result<()> {
         check_new_name(name)?;
         self.fs.check_writable()?;
         if !Arc::ptr_eq(&self.fs, &dir.fs) {

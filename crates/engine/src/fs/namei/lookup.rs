@@ -3,7 +3,7 @@
 use super::{check_name, is_dots};
 use crate::error::{Corrupt, Error, Result};
 use crate::fs::Fs;
-use crate::fs::inode::{Node, NodeRef};
+use crate::fs::inode::{CachedInode, InodeRef};
 use crate::store::ROOT_INO;
 use crate::store::dir::{self, ListedEntry};
 use std::ops::ControlFlow;
@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 impl Fs {
     /// Returns the root directory.
-    pub(crate) fn root(self: &Arc<Self>) -> Result<NodeRef> {
-        let root = self.node(ROOT_INO)?;
+    pub(crate) fn root(self: &Arc<Self>) -> Result<InodeRef> {
+        let root = self.inode(ROOT_INO)?;
         if !root.is_dir() {
             return Err(Corrupt::SpecialInode { ino: ROOT_INO, role: "root", rule: "is no directory" }.into());
         }
@@ -20,21 +20,21 @@ impl Fs {
     }
 }
 
-impl Node {
+impl CachedInode {
     /// Returns the inode that `name` leads to in this directory.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDir`], and those of a damaged directory.
-    pub(crate) fn lookup(&self, name: &[u8]) -> Result<NodeRef> {
+    pub(crate) fn lookup(&self, name: &[u8]) -> Result<InodeRef> {
         check_name(name)?;
         let _shared = self.share();
         self.lookup_locked(name)?.ok_or(Error::NotFound)
     }
 
     /// Looks up as [`lookup`](Self::lookup) does; the caller holds the directory's lock.
-    pub(super) fn lookup_locked(&self, name: &[u8]) -> Result<Option<NodeRef>> {
+    pub(super) fn lookup_locked(&self, name: &[u8]) -> Result<Option<InodeRef>> {
         match find(self, name)? {
-            Some(ino) => Ok(Some(self.fs.node(ino)?)),
+            Some(ino) => Ok(Some(self.fs.inode(ino)?)),
             None => Ok(None),
         }
     }
@@ -57,7 +57,7 @@ impl Node {
 }
 
 /// Looks up a name that is to be made. The caller holds the directory's lock.
-pub(super) fn find_name(dir: &Node, name: &[u8]) -> Result<dir::Lookup> {
+pub(super) fn find_name(dir: &CachedInode, name: &[u8]) -> Result<dir::Lookup> {
     let state = dir.state();
     if !state.is_dir() {
         return Err(Error::NotDir);
@@ -66,12 +66,12 @@ pub(super) fn find_name(dir: &Node, name: &[u8]) -> Result<dir::Lookup> {
 }
 
 /// Returns the inode number of `name`. The caller holds the directory's lock.
-pub(super) fn find(dir: &Node, name: &[u8]) -> Result<Option<u32>> {
+pub(super) fn find(dir: &CachedInode, name: &[u8]) -> Result<Option<u32>> {
     Ok(find_entry(dir, name)?.map(|found| found.ino))
 }
 
 /// Returns the entry of `name`, its inode number checked. The caller holds the directory's lock.
-pub(super) fn find_entry(dir: &Node, name: &[u8]) -> Result<Option<dir::FoundEntry>> {
+pub(super) fn find_entry(dir: &CachedInode, name: &[u8]) -> Result<Option<dir::FoundEntry>> {
     let state = dir.state();
     if !state.is_dir() {
         return Err(Error::NotDir);

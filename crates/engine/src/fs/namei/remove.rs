@@ -2,17 +2,17 @@
 
 use super::{check_name, drop_dir_link, find_entry, is_dots};
 use crate::error::{Error, Result};
-use crate::fs::inode::{Exclusive, Node, NodeRef, Prepared};
+use crate::fs::inode::{CachedInode, Exclusive, InodeRef, Prepared};
 use crate::store::txn::{Txn, credits};
 use crate::store::{dir, orphan};
 
-impl Node {
+impl CachedInode {
     /// Removes the name of anything but a directory. Returns its inode, which is deleted with its
     /// last name and its last user.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsDir`].
-    pub(crate) fn unlink(&self, name: &[u8]) -> Result<NodeRef> {
+    pub(crate) fn unlink(&self, name: &[u8]) -> Result<InodeRef> {
         check_name(name)?;
         self.fs.check_writable()?;
         if is_dots(name) {
@@ -22,7 +22,7 @@ impl Node {
         let node;
         let _exclusive = self.lock();
         let found = find_entry(self, name)?.ok_or(Error::NotFound)?;
-        node = self.fs.node(found.ino)?;
+        node = self.fs.inode(found.ino)?;
         if node.is_dir() {
             return Err(Error::IsDir);
         }
@@ -41,7 +41,7 @@ impl Node {
     ///
     /// # Errors
     /// [`Error::NotDir`], [`Error::NotEmpty`], [`Error::Invalid`] for ".".
-    pub(crate) fn rmdir(&self, name: &[u8]) -> Result<NodeRef> {
+    pub(crate) fn rmdir(&self, name: &[u8]) -> Result<InodeRef> {
         check_name(name)?;
         self.fs.check_writable()?;
         match name {
@@ -76,11 +76,11 @@ impl Node {
 }
 
 /// Locks several inodes exclusively, each once, in the order of their numbers.
-pub(super) fn lock_nodes<'a>(nodes: &[&'a Node]) -> Vec<Exclusive<'a>> {
+pub(super) fn lock_nodes<'a>(nodes: &[&'a CachedInode]) -> Vec<Exclusive<'a>> {
     let mut sorted = nodes.to_vec();
     sorted.sort_by_key(|n| n.ino);
     sorted.dedup_by_key(|n| n.ino);
-    sorted.into_iter().map(Node::lock).collect()
+    sorted.into_iter().map(CachedInode::lock).collect()
 }
 
 pub(super) fn remove_credits() -> u32 {
@@ -89,7 +89,7 @@ pub(super) fn remove_credits() -> u32 {
 
 fn remove_name(
     txn: &mut Txn<'_>,
-    dir: &Node,
+    dir: &CachedInode,
     prepared: &Prepared<'_>,
     found: &dir::FoundEntry,
     name: &[u8],
@@ -103,7 +103,7 @@ fn remove_name(
 }
 
 /// Counts a removed name of an inode that is no directory.
-pub(super) fn drop_link(txn: &mut Txn<'_>, node: &Node, prepared: &Prepared<'_>) -> Result<()> {
+pub(super) fn drop_link(txn: &mut Txn<'_>, node: &CachedInode, prepared: &Prepared<'_>) -> Result<()> {
     let now = node.fs.now();
     prepared.update(txn, |txn, inode| {
         inode.ctime = now;
@@ -116,7 +116,7 @@ pub(super) fn drop_link(txn: &mut Txn<'_>, node: &Node, prepared: &Prepared<'_>)
 pub(super) fn drop_dir(
     txn: &mut Txn<'_>,
     dir: &Prepared<'_>,
-    node: &Node,
+    node: &CachedInode,
     prepared: &Prepared<'_>,
 ) -> Result<()> {
     let now = node.fs.now();

@@ -4,7 +4,7 @@ use super::create::{NewInode, create_credits};
 use super::remove::{drop_dir, drop_link, lock_nodes};
 use super::{NewAttr, NewKind, add_dir_link, check_dir_links, drop_dir_link, find, find_name, is_dots};
 use crate::error::{Corrupt, Error, Result};
-use crate::fs::inode::{Node, NodeRef, Prepared};
+use crate::fs::inode::{CachedInode, InodeRef, Prepared};
 use crate::store::ROOT_INO;
 use crate::store::alloc::InodeHint;
 use crate::store::dir;
@@ -55,11 +55,11 @@ const WHITEOUT: NewKind<'static> =
 
 /// One side of a rename.
 struct Side<'a> {
-    dir: &'a Node,
+    dir: &'a CachedInode,
     name: &'a [u8],
 }
 
-impl Node {
+impl CachedInode {
     /// Renames `old` in this directory to `new` in `to`. Returns the inode that lost the name
     /// `new`. It is deleted with its last name and its last user.
     ///
@@ -68,17 +68,23 @@ impl Node {
     pub(crate) fn rename(
         &self,
         old: &[u8],
-        to: &Node,
+        to: &CachedInode,
         new: &[u8],
         flags: RenameFlags,
-    ) -> Result<Option<NodeRef>> {
+    ) -> Result<Option<InodeRef>> {
         if !Arc::ptr_eq(&self.fs, &to.fs) {
             return Err(Error::OtherVolume);
         }
         self.fs.with_room(|| self.rename_once(old, to, new, flags))
     }
 
-    fn rename_once(&self, old: &[u8], to: &Node, new: &[u8], flags: RenameFlags) -> Result<Option<NodeRef>> {
+    fn rename_once(
+        &self,
+        old: &[u8],
+        to: &CachedInode,
+        new: &[u8],
+        flags: RenameFlags,
+    ) -> Result<Option<InodeRef>> {
         self.fs.check_writable()?;
         match (is_dots(old), is_dots(new)) {
             (false, true) if flags.keeps_target() => return Err(Error::Exists),
@@ -145,7 +151,7 @@ impl Node {
     }
 
     /// Fails with `error` if this is `dir` or one of the directories above it.
-    fn check_tree(&self, dir: &Node, error: Error) -> Result<()> {
+    fn check_tree(&self, dir: &CachedInode, error: Error) -> Result<()> {
         if !self.is_dir() {
             return Ok(());
         }
@@ -156,7 +162,7 @@ impl Node {
         })
     }
 
-    fn walk_up(&self, dir: &Node, error: Error) -> Result<()> {
+    fn walk_up(&self, dir: &CachedInode, error: Error) -> Result<()> {
         let mut at = dir.ino;
         // A cycle of ".." entries comes back to an inode that it has passed. Which one is kept is
         // changed after twice as many steps each time (Brent), so each cycle is found.
@@ -174,7 +180,7 @@ impl Node {
             if at == ROOT_INO {
                 return Ok(());
             }
-            let above = self.fs.node(at)?;
+            let above = self.fs.inode(at)?;
             let _shared = above.share();
             match find(&above, b"..")? {
                 Some(parent) => at = parent,
@@ -187,7 +193,7 @@ impl Node {
 
 impl Side<'_> {
     /// Checks whether a move may change its directories, its inode and its target.
-    fn check_move(&self, node: &NodeRef, dst: &Side<'_>, target: Option<&NodeRef>) -> Result<()> {
+    fn check_move(&self, node: &InodeRef, dst: &Side<'_>, target: Option<&InodeRef>) -> Result<()> {
         dst.dir.check_alive()?;
         self.dir.check_mutable()?;
         node.check_mutable()?;
@@ -211,9 +217,9 @@ impl Side<'_> {
 
     fn move_name(
         &self,
-        node: &NodeRef,
+        node: &InodeRef,
         dst: &Side<'_>,
-        target: Option<&NodeRef>,
+        target: Option<&InodeRef>,
         whiteout: Option<NewAttr>,
     ) -> Result<()> {
         let is_dir = node.is_dir();
@@ -277,7 +283,7 @@ impl Side<'_> {
         })
     }
 
-    fn exchange(&self, node: &NodeRef, dst: &Side<'_>, other: &NodeRef) -> Result<()> {
+    fn exchange(&self, node: &InodeRef, dst: &Side<'_>, other: &InodeRef) -> Result<()> {
         for n in [self.dir, dst.dir, node, other] {
             n.check_mutable()?;
         }
@@ -313,7 +319,12 @@ impl Side<'_> {
 }
 
 /// Stamps an inode that was renamed. If a directory has a new `parent`, its ".." follows.
-fn stamp_moved(txn: &mut Txn<'_>, node: &Node, prepared: &Prepared<'_>, parent: Option<&Node>) -> Result<()> {
+fn stamp_moved(
+    txn: &mut Txn<'_>,
+    node: &CachedInode,
+    prepared: &Prepared<'_>,
+    parent: Option<&CachedInode>,
+) -> Result<()> {
     let now = node.fs.now();
     prepared.update(txn, |txn, inode| {
         inode.ctime = now;
@@ -325,7 +336,7 @@ fn stamp_moved(txn: &mut Txn<'_>, node: &Node, prepared: &Prepared<'_>, parent: 
 }
 
 /// Checks that a directory that moves to another parent has a "..". Done before any change.
-fn check_dotdot(node: &Node) -> Result<()> {
+fn check_dotdot(node: &CachedInode) -> Result<()> {
     match find(node, b"..")? {
         Some(_) => Ok(()),
         None => Err(crate::error::DirError::Dots { ino: node.ino, name: ".." }.into()),
@@ -345,7 +356,7 @@ fn adjust_links(txn: &mut Txn<'_>, from: &Prepared<'_>, to: &Prepared<'_>) -> Re
 }
 
 /// Makes an inode for a whiteout in `dir`, without its directory entry.
-fn take_whiteout<'f>(txn: &mut Txn<'f>, dir: &Node, attr: NewAttr) -> Result<NewInode<'f>> {
+fn take_whiteout<'f>(txn: &mut Txn<'f>, dir: &CachedInode, attr: NewAttr) -> Result<NewInode<'f>> {
     let hint = InodeHint::File { parent: dir.ino };
     let mut new = NewInode::take(txn, dir, hint, &WHITEOUT, attr)?;
     if let Err(e) = new.fill(txn, dir, &WHITEOUT) {
@@ -355,7 +366,7 @@ fn take_whiteout<'f>(txn: &mut Txn<'f>, dir: &Node, attr: NewAttr) -> Result<New
     Ok(new)
 }
 
-fn file_type(node: &Node) -> Result<FileType> {
+fn file_type(node: &CachedInode) -> Result<FileType> {
     Ok(node.state().file_type()?)
 }
 

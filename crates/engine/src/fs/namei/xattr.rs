@@ -1,7 +1,7 @@
 //! Extended attributes of inodes.
 
 use crate::error::{Error, Result};
-use crate::fs::inode::Node;
+use crate::fs::inode::CachedInode;
 use crate::store::txn::credits;
 use crate::store::xattr::{self, SetXattr};
 
@@ -22,7 +22,7 @@ fn refuse_virtual(name: &[u8]) -> Result<()> {
     }
 }
 
-impl Node {
+impl CachedInode {
     /// Returns the value of the attribute `name`.
     pub(crate) fn xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
         if name == I_VERSION {

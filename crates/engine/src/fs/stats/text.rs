@@ -66,7 +66,7 @@ impl Stats {
         .into_iter()
     }
 
-    /// Gauges, by name: how much there is now.
+    /// Returns the gauges, by name.
     pub fn levels(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let (cache, journal) = (&self.cache, &self.journal.levels);
         [

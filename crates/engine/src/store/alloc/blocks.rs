@@ -54,6 +54,20 @@ pub(crate) fn free_blocks(txn: &mut Txn<'_>, start: u64, len: u32, kind: BlockKi
         return Ok(());
     }
     store.check_data_range(start, u64::from(len))?;
+    free_run(txn, start, len, kind)
+}
+
+/// Frees a block that no file owns, which was written past the journal. Costs as
+/// [`free_blocks`] does.
+///
+/// # Errors
+/// A block that is free already; the device's. Nothing is changed.
+pub(crate) fn free_system_block(txn: &mut Txn<'_>, block: u64) -> Result<()> {
+    free_run(txn, block, 1, BlockKind::Data)
+}
+
+fn free_run(txn: &mut Txn<'_>, start: u64, len: u32, kind: BlockKind) -> Result<()> {
+    let store = txn.store();
     let (group, bits) = locate(store, start, len)?;
     let Some(mut state) = store.alloc.lock_group(group) else { return Ok(()) };
     // The busy map must have the blocks before the disk's map loses them.

@@ -23,7 +23,7 @@ mod table;
 mod tests;
 mod trim;
 
-pub(crate) use blocks::{BlockKind, free_blocks, hold_for_free, take_reserved};
+pub(crate) use blocks::{BlockKind, free_blocks, free_system_block, hold_for_free, take_reserved};
 pub(crate) use group::{Group, free_runs, read_desc};
 pub(crate) use inodes::{InodeHint, alloc_inode, free_inode, hold_inode, used_inodes};
 pub(crate) use prealloc::{FileAlloc, Spot, reserve_at};
@@ -198,7 +198,7 @@ impl Alloc {
     /// order.
     ///
     /// # Errors
-    /// Those of a journal that has ended.
+    /// The errors of a journal that has ended.
     pub(crate) fn hold_groups(&self, store: &Store, groups: &BTreeSet<u32>) -> Result<impl Sized> {
         let mut held = Vec::new();
         for &group in groups {

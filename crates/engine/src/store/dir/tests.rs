@@ -5,7 +5,7 @@
 use super::*;
 use crate::OpenOptions;
 use crate::fs::Fs;
-use crate::fs::inode::NodeRef;
+use crate::fs::inode::InodeRef;
 use crate::fs::namei::{NewAttr, NewKind};
 use lanefs_device::{BlockDevice, MemDevice};
 use rand::rngs::StdRng;
@@ -31,8 +31,8 @@ struct Volume {
 
 /// A directory and the files that its names lead to.
 struct Filled {
-    dir: NodeRef,
-    files: Vec<NodeRef>,
+    dir: InodeRef,
+    files: Vec<InodeRef>,
     /// Names of each file.
     links: Vec<u16>,
     names: BTreeMap<Vec<u8>, usize>,
@@ -228,7 +228,7 @@ fn random_names_come_and_go() {
         let (dir_ino, numbers): (u32, Vec<u32>) = (dir.ino, files.iter().map(|f| f.ino).collect());
         drop((dir, files));
         volume = volume.reopen();
-        let node = |ino| volume.fs.node(ino).unwrap();
+        let node = |ino| volume.fs.inode(ino).unwrap();
         let filled =
             Filled { dir: node(dir_ino), files: numbers.into_iter().map(node).collect(), links, names };
         filled.check(&volume.fs);

@@ -70,3 +70,20 @@ pub(super) fn write_grown(
     }
     Ok(())
 }
+
+/// Writes zeros where the backups of new groups will be, those from `before` on. A file of holes
+/// gets its blocks so, or the growth fails while the volume is unchanged.
+///
+/// # Errors
+/// The device's.
+pub(super) fn allocate(device: &Blocks, sb: &Superblock, before: u32) -> Result<()> {
+    let layout = sb.layout();
+    for group in before..layout.group_count() {
+        let copies = u32::from(layout.has_super(group)) + layout.group_desc_blocks(group);
+        if copies > 0 {
+            let zeros = vec![0; copies as usize * layout.block_size() as usize];
+            device.write(layout.group_first_block(group)?, &zeros)?;
+        }
+    }
+    Ok(())
+}

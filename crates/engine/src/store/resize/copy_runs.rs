@@ -55,7 +55,8 @@ impl Blocks {
     fn copy_pieces(&self, pieces: &Mutex<Option<impl Iterator<Item = Piece>>>) -> Result<()> {
         let mut memory = AlignedBuf::zeroed(0);
         loop {
-            let next = pieces.lock().unwrap_or_else(PoisonError::into_inner).as_mut().and_then(Iterator::next);
+            let next =
+                pieces.lock().unwrap_or_else(PoisonError::into_inner).as_mut().and_then(Iterator::next);
             let Some((from, to, len)) = next else { return Ok(()) };
             if (memory.len() as u64) < len {
                 memory = AlignedBuf::zeroed(len as usize);

@@ -14,7 +14,7 @@ use lanefs_format::{Inode, InodeContext, InodeFlags};
 /// The pointers of `i_block` to data, before those to indirect blocks.
 const DIRECT: usize = 12;
 
-/// What happens to the blocks of a map.
+/// The receiver of the blocks of a map, in a [`MapWalk`].
 pub(super) trait Visitor {
     /// Returns the place of a run of blocks that content lies in, from now on. Content of an
     /// unwritten run is of no worth.
@@ -33,9 +33,9 @@ pub(super) trait Visitor {
     fn changed(&mut self, from: u64, to: u64, content: Vec<u8>) -> Result<()>;
 }
 
-/// All that a map has.
+/// All extents and blocks of a map.
 #[derive(Debug, Default)]
-pub(super) struct Whole {
+pub(super) struct WholeMap {
     /// The extents of a tree, in order.
     pub(super) extents: Vec<Extent>,
     /// The runs that content lies in, in order.
@@ -44,7 +44,7 @@ pub(super) struct Whole {
     pub(super) nodes: Vec<u64>,
 }
 
-impl Visitor for Whole {
+impl Visitor for WholeMap {
     fn data(&mut self, start: u64, len: u32, _unwritten: bool) -> Result<u64> {
         self.runs.push((start, len));
         Ok(start)
@@ -67,7 +67,7 @@ impl Visitor for Whole {
 }
 
 /// A file whose map is walked.
-pub(super) struct Walk<'a, V> {
+pub(super) struct MapWalk<'a, V> {
     pub(super) device: &'a Blocks,
     pub(super) ctx: &'a InodeContext,
     pub(super) ino: u32,
@@ -79,7 +79,7 @@ pub(super) struct Walk<'a, V> {
     pub(super) visitor: &'a mut V,
 }
 
-impl<V: Visitor> Walk<'_, V> {
+impl<V: Visitor> MapWalk<'_, V> {
     /// Shows all runs of the file to the visitor. Returns whether `i_block` has changed.
     ///
     /// # Errors
@@ -104,7 +104,8 @@ impl<V: Visitor> Walk<'_, V> {
         Ok(changed)
     }
 
-    /// A node of an extent tree.
+    /// Shows a node of an extent tree to the visitor, with all below it. Returns whether it has
+    /// changed.
     fn tree(&mut self, bytes: &mut [u8], at: At, seed: Option<u32>, bounds: &Bounds) -> Result<bool> {
         let mut node = NodeRef::new(bytes, at)?.to_node();
         NodeRef::new(bytes, at)?.check(bounds)?;
@@ -146,7 +147,8 @@ impl<V: Visitor> Walk<'_, V> {
         Ok(Index { ei_leaf: to, ..index })
     }
 
-    /// The pointers of an inode without an extent tree.
+    /// Shows the pointers of an inode without an extent tree to the visitor. Returns whether one
+    /// has changed.
     fn table(&mut self, i_block: &mut [u8]) -> Result<bool> {
         let mut changed = false;
         for (n, word) in i_block.as_chunks_mut::<4>().0.iter_mut().enumerate() {
@@ -155,7 +157,8 @@ impl<V: Visitor> Walk<'_, V> {
         Ok(changed)
     }
 
-    /// A pointer to data, or to an indirect block of `level`.
+    /// Shows a pointer to the visitor, to data or to an indirect block of `level`. Returns whether
+    /// it has changed.
     fn pointer(&mut self, word: &mut [u8; 4], level: u32) -> Result<bool> {
         let from = u64::from(u32::from_le_bytes(*word));
         if from == 0 {
@@ -206,7 +209,7 @@ pub(super) fn tree_blocks(extents: usize, block_size: u32) -> usize {
 }
 
 /// The `i_block` of a map that was made anew, and the map's blocks.
-pub(super) type Built = ([u8; ROOT_SIZE], Vec<(u64, Vec<u8>)>);
+pub(super) type BuiltMap = ([u8; ROOT_SIZE], Vec<(u64, Vec<u8>)>);
 
 /// Makes the tree of `extents`, as full as it can be, with its blocks in `places`.
 ///
@@ -217,7 +220,7 @@ pub(super) fn build_tree(
     places: &[u64],
     (ino, seed): (u32, Option<u32>),
     block_size: u32,
-) -> Result<Built> {
+) -> Result<BuiltMap> {
     let (root, room) = (max_entries(ROOT_SIZE), max_entries(block_size as usize));
     let mut level: Vec<Entry> = extents.iter().map(|&extent| extent.into()).collect();
     let (mut eh_depth, mut blocks, mut places) = (0, Vec::new(), places.iter());
@@ -245,12 +248,12 @@ pub(super) fn build_tree(
 /// indirect block lies where `place` says.
 ///
 /// # Errors
-/// Those of `place`.
+/// The errors of `place`.
 pub(super) fn build_table(
     data: impl Iterator<Item = u64>,
     block_size: u32,
     place: &mut dyn FnMut() -> Result<u64>,
-) -> Result<Built> {
+) -> Result<BuiltMap> {
     let (mut data, mut blocks, mut i_block) = (data.peekable(), Vec::new(), [0; ROOT_SIZE]);
     for (n, word) in i_block.as_chunks_mut::<4>().0.iter_mut().enumerate() {
         let level = (n + 1).saturating_sub(DIRECT) as u32;

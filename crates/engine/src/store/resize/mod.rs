@@ -48,7 +48,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use step::Step;
+use step::ResizeStep;
 
 /// Blocks that the journal may have in memory: room for the largest transaction of any log.
 const CACHE_BLOCKS: usize = 1 << 20;
@@ -127,12 +127,12 @@ impl Resizing {
         Ok(Self { device, superblock, groups, fixed, zones, log, clock, unfinished: false })
     }
 
-    /// The superblock, up to date.
+    /// Returns the superblock, up to date.
     pub(crate) fn superblock(&self) -> &Superblock {
         &self.superblock
     }
 
-    /// Bytes of the device.
+    /// Returns the size of the device in bytes.
     pub(crate) fn device_size(&self) -> u64 {
         self.device.device.size()
     }
@@ -150,7 +150,7 @@ impl Resizing {
     /// from `zeros_from` on are known to be zero.
     ///
     /// # Errors
-    /// [`ResizeError`], with nothing changed; those of the journal and the device, which leave a
+    /// [`ResizeError`], with nothing changed; errors of the journal and the device, which leave a
     /// volume that has its old size, its new one, or one between them after recovery.
     pub(crate) fn grow(&mut self, blocks: u64, zeros_from: u64) -> Result<()> {
         let blocks = self.fit(blocks)?;
@@ -191,7 +191,7 @@ impl Resizing {
     }
 
     /// Commits a step, and makes its result the volume.
-    fn take(&mut self, journal: &Journal, step: Step) -> Result<()> {
+    fn take(&mut self, journal: &Journal, step: ResizeStep) -> Result<()> {
         self.unfinished = true;
         self.commit(journal, &step.logged)?;
         let layout = step.superblock.layout();

@@ -14,17 +14,17 @@ use crate::error::{ResizeError, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Where runs behind the end go: the first block of each piece, with the length and the new place.
+/// The new places of runs behind the end: by the first block of each piece, its length and place.
 pub(super) type Targets = BTreeMap<u64, (u32, u64)>;
 
 /// The free runs before an end, by length and then place.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct FreeSpace {
     end: u64,
     by_len: BTreeSet<(u64, u64)>,
 }
 
-impl Room {
+impl FreeSpace {
     pub(super) fn new(free: &FreeRuns, end: u64) -> Self {
         let runs = free.range(..end).map(|(&start, &len)| (len.min(end - start), start));
         Self { end, by_len: runs.collect() }
@@ -84,7 +84,7 @@ impl Moves {
     ///
     /// # Errors
     /// [`ResizeError::NoRun`].
-    pub(super) fn plan(volume: &Resizing, usage: &Usage, end: u64, room: &mut Room) -> Result<Self> {
+    pub(super) fn plan(volume: &Resizing, usage: &Usage, end: u64, room: &mut FreeSpace) -> Result<Self> {
         let mut moves = Self::default();
         let mut extents: BTreeMap<u32, usize> = BTreeMap::new();
         for run in usage.runs.iter().filter(|run| run.end() > end) {
@@ -125,7 +125,7 @@ impl Moves {
     }
 
     /// Gives a run its new place. Returns the number of pieces.
-    fn target(&mut self, run: &Run, room: &mut Room) -> Option<usize> {
+    fn target(&mut self, run: &Run, room: &mut FreeSpace) -> Option<usize> {
         let pieces = room.take_pieces(run.len)?;
         let mut at = run.start;
         for &(to, len) in &pieces {

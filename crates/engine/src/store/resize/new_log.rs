@@ -17,8 +17,8 @@
 //! - The two may share blocks, but not the first one, which tells that the old log is empty.
 
 use super::Resizing;
-use super::maps::{Built, build_table, build_tree, tree_blocks};
-use super::moves::Room;
+use super::maps::{BuiltMap, build_table, build_tree, tree_blocks};
+use super::moves::FreeSpace;
 use super::relocate::{Batch, check_credits};
 use super::step::encode_super;
 use super::usage::Usage;
@@ -48,7 +48,12 @@ impl NewLog {
     ///
     /// # Errors
     /// [`ResizeError::NoRoomForLog`]; a journal's inode that cannot be read.
-    pub(super) fn plan(volume: &Resizing, usage: &Usage, end: u64, room: &mut Room) -> Result<Option<Self>> {
+    pub(super) fn plan(
+        volume: &Resizing,
+        usage: &Usage,
+        end: u64,
+        room: &mut FreeSpace,
+    ) -> Result<Option<Self>> {
         let Some(log) = &volume.log else { return Ok(None) };
         let blocks_of = |run: &LogRun| run.physical..run.physical + u64::from(run.len);
         let nodes = usage.log_nodes.iter().map(|&block| block..block + 1);
@@ -103,7 +108,7 @@ impl NewLog {
 
     /// Keeps the part of a run of the old log that lies before `end`, without the log's first
     /// block, and appends others for the rest. `None` if there is no room.
-    fn keep(&mut self, run: &LogRun, end: u64, room: &mut Room) -> Option<()> {
+    fn keep(&mut self, run: &LogRun, end: u64, room: &mut FreeSpace) -> Option<()> {
         let head = u32::from(run.logical == 0);
         let until = end.saturating_sub(run.physical).min(run.len.into()) as u32;
         for (from, to, stays) in [(0, head, false), (head, until, true), (until.max(head), run.len, false)] {
@@ -125,7 +130,7 @@ impl NewLog {
         Some(())
     }
 
-    /// All blocks in the order of the log.
+    /// Returns all blocks in the order of the log.
     fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
         self.extents.iter().flat_map(|run| run.ee_start..run.ee_start + u64::from(run.len))
     }
@@ -136,7 +141,7 @@ impl NewLog {
     }
 
     /// Makes the map of the journal's inode.
-    fn map(&self, volume: &Resizing, inode: &Inode) -> Result<Built> {
+    fn map(&self, volume: &Resizing, inode: &Inode) -> Result<BuiltMap> {
         let (sb, size) = (&volume.superblock, volume.superblock.block_size());
         if inode.flags.contains(InodeFlags::EXTENTS) {
             return build_tree(&self.extents, &self.nodes, (inode.ino, inode.seed(&sb.checksummer())), size);
@@ -157,7 +162,7 @@ impl Resizing {
     /// Gives the log its new place. `max` is what a transaction of the log can have.
     ///
     /// # Errors
-    /// [`ResizeError::LogTooSmall`]; those of the journal and the device. After a recovery the log
+    /// [`ResizeError::LogTooSmall`]; errors of the journal and the device. After a recovery the log
     /// is in its old place or in the new one.
     pub(super) fn move_log(&mut self, new: &NewLog, max: u32) -> Result<()> {
         let groups = self.groups.clone();

@@ -12,6 +12,9 @@
 //!    these blocks are locked: a descriptor is never read by the geometry of another size.
 //! 3. After the commit the backups follow, and the new blocks and inodes become available.
 //!
+//! The blocks of the new backups are allocated with what lies behind the old end. So a host file
+//! system that is full fails the growth, and not the journal.
+//!
 //! The journal is checkpointed before another handle starts. So recovery never writes behind the
 //! end that the superblock on the device has, as on a closed volume.
 //!
@@ -23,7 +26,7 @@ use super::plan::plan;
 use super::reserve::Reserve;
 use super::shape;
 use super::source::read_groups;
-use super::step::Step;
+use super::step::ResizeStep;
 use crate::error::{ResizeError, Result};
 use crate::store::Store;
 use crate::store::dimensions::Dimensions;
@@ -41,7 +44,7 @@ impl Store {
     ///
     /// # Errors
     /// [`ResizeError`], with nothing changed or behind some of the steps;
-    /// [`Error::ReadOnly`](crate::Error::ReadOnly); those of the journal and the device, behind
+    /// [`Error::ReadOnly`](crate::Error::ReadOnly); errors of the journal and the device, after
     /// which recovery leaves a volume with its old size, the new one, or one between them.
     pub(crate) fn grow(&self, blocks: u64) -> Result<()> {
         let _one = self.resizing.lock();
@@ -63,6 +66,7 @@ impl Store {
         let medium = Blocks { device: Arc::clone(&self.device), size: block_size };
         while self.layout().blocks_count() < blocks {
             let step = self.plan_step(blocks)?;
+            copies::allocate(&medium, &step.superblock, self.layout().group_count())?;
             step.write_new_groups(&medium, u64::MAX)?;
             self.journal.alone(|alone| self.take_step(&medium, alone, &step))?;
         }
@@ -70,7 +74,7 @@ impl Store {
     }
 
     /// Plans a step towards `blocks`.
-    fn plan_step(&self, blocks: u64) -> Result<Step> {
+    fn plan_step(&self, blocks: u64) -> Result<ResizeStep> {
         self.journal.alone(|_| {
             let sb = self.sb.lock().clone();
             let groups = read_groups(self, &sb)?;
@@ -84,12 +88,12 @@ impl Store {
 
     /// Commits a step that was planned, by what the metadata is now. The groups behind the old end
     /// are as they were planned: they depend on the sizes alone.
-    fn take_step(&self, medium: &Blocks, alone: &Alone<'_>, planned: &Step) -> Result<()> {
+    fn take_step(&self, medium: &Blocks, alone: &Alone<'_>, planned: &ResizeStep) -> Result<()> {
         let sb = self.sb.lock().clone();
         let (blocks, keeps) =
             (planned.superblock.blocks_count(), planned.superblock.has(Compat::RESIZE_INODE));
         let groups = read_groups(self, &sb)?;
-        let step = Step::grow(self, (&sb, &groups), shape::with_blocks(&sb, blocks, keeps)?)?;
+        let step = ResizeStep::grow(self, (&sb, &groups), shape::with_blocks(&sb, blocks, keeps)?)?;
         let before = sb.layout().group_count();
         self.log_step(alone, &step)?;
         alone.commit()?;
@@ -107,7 +111,7 @@ impl Store {
     }
 
     /// Changes the blocks of a step below the old end, and publishes the new dimensions with them.
-    fn log_step(&self, alone: &Alone<'_>, step: &Step) -> Result<()> {
+    fn log_step(&self, alone: &Alone<'_>, step: &ResizeStep) -> Result<()> {
         let sb: &Superblock = &step.superblock;
         let zones = Zones::grown(&self.dimensions().zones, &sb.layout(), &step.groups)?;
         let dimensions = Dimensions::new(sb, zones, self.journal_blocks);

@@ -8,15 +8,15 @@ use crate::error::{Error, Result};
 use lanefs_format::{GroupDesc, Layout};
 use std::ops::Range;
 
-/// Where the structures of a group lie: block bitmap, inode bitmap, inode table.
+/// The places of a group's structures: block bitmap, inode bitmap, inode table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct GroupPlace {
     pub(super) block_bitmap: u64,
     pub(super) inode_bitmap: u64,
     pub(super) inode_table: u64,
 }
 
-impl Place {
+impl GroupPlace {
     pub(super) fn of(desc: &GroupDesc) -> Self {
         Self {
             block_bitmap: desc.block_bitmap,
@@ -25,7 +25,7 @@ impl Place {
         }
     }
 
-    /// The runs that the structures take.
+    /// Returns the runs that the structures take.
     pub(super) fn runs(&self, layout: &Layout) -> [Range<u64>; 3] {
         let table = u64::from(layout.inode_table_blocks());
         [(self.block_bitmap, 1), (self.inode_bitmap, 1), (self.inode_table, table)]
@@ -34,7 +34,7 @@ impl Place {
 }
 
 /// Returns the places for all groups from `from` on.
-pub(super) fn places(layout: &Layout, from: u32) -> Result<Vec<Place>> {
+pub(super) fn places(layout: &Layout, from: u32) -> Result<Vec<GroupPlace>> {
     let (flex, count) = (layout.groups_per_flex(), layout.group_count());
     let mut places = Vec::new();
     let mut group = from;
@@ -54,7 +54,7 @@ pub(super) fn places(layout: &Layout, from: u32) -> Result<Vec<Place>> {
 }
 
 /// Places the structures of `groups` one behind the other; `None` if they do not fit into them.
-fn together(layout: &Layout, groups: Range<u32>) -> Result<Option<Vec<Place>>> {
+fn together(layout: &Layout, groups: Range<u32>) -> Result<Option<Vec<GroupPlace>>> {
     let last = groups.end.saturating_sub(1);
     let end = layout.group_first_block(last)? + u64::from(layout.group_blocks(last)?);
     let mut cursor = Cursor { layout, at: layout.group_first_block(groups.start)?, end };
@@ -63,7 +63,7 @@ fn together(layout: &Layout, groups: Range<u32>) -> Result<Option<Vec<Place>>> {
     let Some(tables) = take(layout.inode_table_blocks())? else { return Ok(None) };
     let all = blocks.into_iter().zip(inodes).zip(tables);
     let place =
-        |((block_bitmap, inode_bitmap), inode_table)| Place { block_bitmap, inode_bitmap, inode_table };
+        |((block_bitmap, inode_bitmap), inode_table)| GroupPlace { block_bitmap, inode_bitmap, inode_table };
     Ok(Some(all.map(place).collect()))
 }
 
@@ -99,13 +99,13 @@ impl Cursor<'_> {
 pub(super) struct Taken(Vec<Range<u64>>);
 
 impl Taken {
-    pub(super) fn new(layout: &Layout, places: &[Place]) -> Self {
+    pub(super) fn new(layout: &Layout, places: &[GroupPlace]) -> Self {
         let mut runs: Vec<Range<u64>> = places.iter().flat_map(|place| place.runs(layout)).collect();
         runs.sort_by_key(|run| run.start);
         Self(runs)
     }
 
-    /// The parts of `within` that are taken, in order.
+    /// Returns the parts of `within` that are taken, in order.
     pub(super) fn within(&self, within: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let first = self.0.partition_point(|run| run.end <= within.start);
         let runs = self.0.get(first..).unwrap_or_default().iter();

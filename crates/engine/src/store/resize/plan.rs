@@ -1,8 +1,8 @@
 //! How far one step of growth goes.
 
 use super::shape;
-use super::source::Source;
-use super::step::Step;
+use super::source::MetadataSource;
+use super::step::ResizeStep;
 use crate::error::{Error, ResizeError, Result};
 use lanefs_format::{Compat, GroupDesc, Superblock};
 
@@ -12,18 +12,18 @@ use lanefs_format::{Compat, GroupDesc, Superblock};
 /// # Errors
 /// [`ResizeError`]; structures that contradict each other; the device's.
 pub(super) fn plan(
-    source: &dyn Source,
+    source: &dyn MetadataSource,
     (sb, groups): (&Superblock, &[GroupDesc]),
     blocks: u64,
     credits: u32,
-) -> Result<Step> {
+) -> Result<ResizeStep> {
     let before = sb.layout();
     let mut keep_reserve = true;
     let mut to = shape::reach(sb, blocks);
     loop {
         let shape = shape::with_blocks(sb, to, keep_reserve)?;
         let more = shape.layout().group_count() - before.group_count();
-        let step = match Step::grow(source, (sb, groups), shape) {
+        let step = match ResizeStep::grow(source, (sb, groups), shape) {
             // The resize inode has no room for so many backups.
             Err(Error::NotSupported(_)) if keep_reserve => {
                 (keep_reserve, to) = (false, blocks);

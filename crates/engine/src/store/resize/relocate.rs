@@ -2,7 +2,7 @@
 
 use super::Resizing;
 use super::copy_runs::RunCopy;
-use super::maps::{Visitor, Walk, Whole, build_tree};
+use super::maps::{MapWalk, Visitor, WholeMap, build_tree};
 use super::moves::{Moves, Targets};
 use super::step::{encode_super, encode_table};
 use crate::error::{Corrupt, ResizeError, Result, XattrError};
@@ -15,7 +15,7 @@ use std::ops::Range;
 /// Blocks that a batch of several files changes at most: all of them are in memory.
 const MAX_BATCH: u32 = 2048;
 
-/// What one transaction changes: blocks of maps and inode tables, and runs in the bitmaps.
+/// The changes of one transaction: blocks of maps and inode tables, and runs in the bitmaps.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) logged: BTreeMap<u64, Vec<u8>>,
@@ -85,7 +85,7 @@ impl Moves {
     /// Copies all that lies behind the new end, and commits its new places.
     ///
     /// # Errors
-    /// Those of the journal and the device. What has not moved is as it was.
+    /// The errors of the journal and the device. Files that have not moved are as they were.
     pub(super) fn run(&self, volume: &mut Resizing, journal: &Journal) -> Result<()> {
         let mut batch = Batch::default();
         for (&block, sharers) in &self.xattrs {
@@ -113,11 +113,10 @@ pub(super) fn check_credits(need: u32, max: u32) -> Result<()> {
     Ok(())
 }
 
-/// Makes the change of one file after the other. Free blocks of maps are written at once, if
-/// `writes`.
+/// Makes the changes of one file after the other. Writes free blocks at once, if `writes`.
 struct Planner<'a> {
     volume: &'a Resizing,
-    /// What was joined and is not committed.
+    /// The changes that were joined and are not committed.
     batch: &'a Batch,
     targets: &'a Targets,
     writes: bool,
@@ -128,7 +127,6 @@ impl Planner<'_> {
     fn write(&self, block: u64, content: &[u8]) -> Result<()> {
         if self.writes { self.volume.device.write(block, content) } else { Ok(()) }
     }
-
 
     /// Copies a block of attributes. All inodes that share it change together.
     fn move_attributes(&self, from: u64, inos: &[u32]) -> Result<Batch> {
@@ -165,14 +163,14 @@ impl Planner<'_> {
             let mut left = blocks;
             match places {
                 Some(places) => {
-                    let mut whole = Whole::default();
-                    Walk { device, ctx: &ctx, ino, blocks, left: &mut left, visitor: &mut whole }
+                    let mut whole = WholeMap::default();
+                    MapWalk { device, ctx: &ctx, ino, blocks, left: &mut left, visitor: &mut whole }
                         .file(inode)?;
                     self.split_file(inode, &whole, places, one)
                 }
                 None => {
                     let mut visitor = Mover { planner: self, batch: one };
-                    Walk { device, ctx: &ctx, ino, blocks, left: &mut left, visitor: &mut visitor }
+                    MapWalk { device, ctx: &ctx, ino, blocks, left: &mut left, visitor: &mut visitor }
                         .file(inode)?;
                     Ok(())
                 }
@@ -182,7 +180,7 @@ impl Planner<'_> {
     }
 
     /// Copies the runs of a file whose extents are split, and makes its tree anew.
-    fn split_file(&self, inode: &mut Inode, whole: &Whole, places: &[u64], one: &mut Batch) -> Result<()> {
+    fn split_file(&self, inode: &mut Inode, whole: &WholeMap, places: &[u64], one: &mut Batch) -> Result<()> {
         let mut extents = Vec::new();
         for extent in &whole.extents {
             let end = extent.ee_start + u64::from(extent.len);
@@ -235,7 +233,7 @@ impl Planner<'_> {
     }
 }
 
-/// Moves what has a target.
+/// Moves the runs of a file that have a target.
 struct Mover<'a> {
     planner: &'a Planner<'a>,
     batch: &'a mut Batch,
@@ -268,7 +266,7 @@ impl Visitor for Mover<'_> {
 }
 
 impl Resizing {
-    /// The block of an inode's slot, and the bytes there.
+    /// Returns the block of an inode's slot, and the bytes there.
     pub(super) fn slot_of(&self, ino: u32) -> Result<(u64, Range<usize>)> {
         let layout = self.superblock.layout();
         let slot = layout.inode_slot(ino)?;

@@ -7,7 +7,7 @@
 //! it has room for; each block is rewritten once in it.
 
 use super::Resizing;
-use super::maps::{Walk, Whole};
+use super::maps::{MapWalk, WholeMap};
 use super::relocate::check_credits;
 use super::usage::each_inode;
 use crate::error::{DirError, Error, ResizeError, Result};
@@ -18,20 +18,20 @@ use lanefs_format::{GroupFlags, Incompat, Inode, InodeFlags, RoCompat, bitmap};
 use lanefs_journal::Journal;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Old numbers and new ones.
+/// New numbers of inodes, by the old ones.
 pub(super) type Numbers = BTreeMap<u32, u32>;
 
-/// A block that a number is in, and the file that it belongs to.
+/// A block that contains numbers of inodes or depends on one, and the file that it belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct NumberedBlock {
     block: u64,
-    kind: Kind,
+    kind: NumberedKind,
     ino: u32,
     generation: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum NumberedKind {
     /// A node of an extent tree.
     Extents,
     /// A directory block that holds entries.
@@ -45,7 +45,7 @@ enum Kind {
 pub(super) struct Renumber {
     pub(super) numbers: Numbers,
     /// The blocks that change with each inode, by its old number.
-    places: BTreeMap<u32, BTreeSet<Place>>,
+    places: BTreeMap<u32, BTreeSet<NumberedBlock>>,
 }
 
 impl Renumber {
@@ -67,12 +67,13 @@ impl Renumber {
             if !(inode.is_dir() || moves && sums) {
                 return Ok(());
             }
-            let (mut whole, ino, blocks) = (Whole::default(), inode.ino, sb.blocks_count());
+            let (mut whole, ino, blocks) = (WholeMap::default(), inode.ino, sb.blocks_count());
             let mut left = blocks;
-            Walk { device, ctx: &ctx, ino, blocks, left: &mut left, visitor: &mut whole }.file(&mut inode)?;
+            MapWalk { device, ctx: &ctx, ino, blocks, left: &mut left, visitor: &mut whole }
+                .file(&mut inode)?;
             let generation = inode.generation;
             if moves && sums && inode.flags.contains(InodeFlags::EXTENTS) {
-                let node = |&block| Place { block, kind: Kind::Extents, ino, generation };
+                let node = |&block| NumberedBlock { block, kind: NumberedKind::Extents, ino, generation };
                 plan.places.entry(ino).or_default().extend(whole.nodes.iter().map(node));
             }
             if inode.is_dir() { plan.directory(volume, &inode, &whole) } else { Ok(()) }
@@ -81,14 +82,14 @@ impl Renumber {
     }
 
     /// Notes the blocks of a directory that have numbers which change.
-    fn directory(&mut self, volume: &Resizing, dir: &Inode, whole: &Whole) -> Result<()> {
+    fn directory(&mut self, volume: &Resizing, dir: &Inode, whole: &WholeMap) -> Result<()> {
         let (layout, seed) = (dir_layout(volume), dir.seed(&volume.superblock.checksummer()));
         let all = layout.checksums && self.numbers.contains_key(&dir.ino);
         let blocks = whole.runs.iter().flat_map(|&(start, len)| start..start + u64::from(len));
         for (n, block) in blocks.enumerate() {
             let bytes = volume.device.read(block)?;
             let kind = kind_of(dir, n, &bytes, &layout);
-            let place = Place { block, kind, ino: dir.ino, generation: dir.generation };
+            let place = NumberedBlock { block, kind, ino: dir.ino, generation: dir.generation };
             verify(&place, n, &bytes, &layout, seed)?;
             each_name(&bytes, kind, &layout, |_, ino| {
                 if self.numbers.contains_key(&ino) {
@@ -114,7 +115,7 @@ impl Renumber {
     /// Gives all inodes their new numbers.
     ///
     /// # Errors
-    /// Those of the journal and the device. An inode has its old number or its new one.
+    /// The errors of the journal and the device. Each inode has its old number or its new one.
     pub(super) fn run(&self, volume: &mut Resizing, journal: &Journal) -> Result<()> {
         let max = journal.max_credits();
         let (mut batch, mut places) = (Numbers::new(), BTreeSet::new());
@@ -181,47 +182,53 @@ fn dir_layout(volume: &Resizing) -> DirLayout {
     }
 }
 
-/// What the `n`th block of a directory holds.
-fn kind_of(dir: &Inode, n: usize, bytes: &[u8], layout: &DirLayout) -> Kind {
+/// Returns what the `n`th block of a directory holds.
+fn kind_of(dir: &Inode, n: usize, bytes: &[u8], layout: &DirLayout) -> NumberedKind {
     let head = bytes.first_chunk::<6>().copied().unwrap_or_default();
     let [i0, i1, i2, i3, l0, l1] = head;
     let spans = layout.decode_rec_len(u16::from_le_bytes([l0, l1])) == layout.block_size;
     match (dir.flags.contains(InodeFlags::INDEX), n) {
-        (true, 0) => Kind::DxRoot,
-        (true, _) if [i0, i1, i2, i3] == [0; 4] && spans && layout.checksums => Kind::DxNode,
-        _ => Kind::Entries,
+        (true, 0) => NumberedKind::DxRoot,
+        (true, _) if [i0, i1, i2, i3] == [0; 4] && spans && layout.checksums => NumberedKind::DxNode,
+        _ => NumberedKind::Entries,
     }
 }
 
 /// Checks the `n`th block of a directory.
-fn verify(place: &Place, n: usize, bytes: &[u8], layout: &DirLayout, seed: Option<u32>) -> Result<()> {
-    let Place { block, kind, ino, .. } = *place;
+fn verify(
+    place: &NumberedBlock,
+    n: usize,
+    bytes: &[u8],
+    layout: &DirLayout,
+    seed: Option<u32>,
+) -> Result<()> {
+    let NumberedBlock { block, kind, ino, .. } = *place;
     let lblk = n as u32;
     let index = |rule| Error::from(DirError::Index { ino, lblk, block, rule });
     match kind {
-        Kind::DxRoot => htree::verify_root(bytes, layout, 2, seed).map(drop).map_err(index),
-        Kind::DxNode => htree::verify_node(bytes, layout, seed).map_err(index),
+        NumberedKind::DxRoot => htree::verify_root(bytes, layout, 2, seed).map(drop).map_err(index),
+        NumberedKind::DxNode => htree::verify_node(bytes, layout, seed).map_err(index),
         _ => dirent::verify_block(bytes, layout, seed)
             .map_err(|rule| DirError::Leaf { ino, lblk, block, rule }.into()),
     }
 }
 
 /// Calls `f` with place and inode of each name in a block that was verified.
-fn each_name(bytes: &[u8], kind: Kind, layout: &DirLayout, mut f: impl FnMut(usize, u32)) {
+fn each_name(bytes: &[u8], kind: NumberedKind, layout: &DirLayout, mut f: impl FnMut(usize, u32)) {
     match kind {
-        Kind::Entries => {
+        NumberedKind::Entries => {
             for entry in dirent::entries(bytes, layout).flatten().filter(|entry| entry.inode != 0) {
                 f(entry.offset, entry.inode);
             }
         }
         // A tree's root has "." and "..", and index entries behind them.
-        Kind::DxRoot => {
+        NumberedKind::DxRoot => {
             if let Some(info) = htree::root_info(bytes) {
                 f(0, info.own);
                 f(htree::DOTDOT, info.parent);
             }
         }
-        Kind::DxNode | Kind::Extents => {}
+        NumberedKind::DxNode | NumberedKind::Extents => {}
     }
 }
 
@@ -231,7 +238,7 @@ impl Resizing {
         &mut self,
         journal: &Journal,
         batch: &Numbers,
-        places: &BTreeSet<Place>,
+        places: &BTreeSet<NumberedBlock>,
         done: &Numbers,
     ) -> Result<()> {
         if batch.is_empty() {
@@ -332,17 +339,17 @@ impl Resizing {
     }
 }
 
-impl Place {
+impl NumberedBlock {
     /// Makes the checksum of the block's content with the number that its file has in `done`.
     fn seal(&self, volume: &Resizing, bytes: &mut [u8], done: &Numbers, layout: &DirLayout) -> Result<()> {
         let ino = done.get(&self.ino).copied().unwrap_or(self.ino);
         let seed = volume.superblock.checksummer().inode_seed(ino, self.generation);
         match (self.kind, seed) {
-            (Kind::Extents, Some(seed)) => set_checksum(bytes, seed, At { ino, block: self.block })?,
-            (Kind::Extents, None) => {}
-            (Kind::Entries, seed) => dirent::seal(bytes, layout, seed),
-            (Kind::DxRoot, seed) => htree::seal(bytes, layout, DxKind::Root, seed),
-            (Kind::DxNode, seed) => htree::seal(bytes, layout, DxKind::Node, seed),
+            (NumberedKind::Extents, Some(seed)) => set_checksum(bytes, seed, At { ino, block: self.block })?,
+            (NumberedKind::Extents, None) => {}
+            (NumberedKind::Entries, seed) => dirent::seal(bytes, layout, seed),
+            (NumberedKind::DxRoot, seed) => htree::seal(bytes, layout, DxKind::Root, seed),
+            (NumberedKind::DxNode, seed) => htree::seal(bytes, layout, DxKind::Node, seed),
         }
         Ok(())
     }

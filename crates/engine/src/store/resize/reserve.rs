@@ -4,7 +4,7 @@
 //! will have among the blocks of descriptors (modulo the entries of a block). Each of these is an
 //! indirect block that names the blocks in the same place of every backup, in the order of groups.
 
-use super::source::Source;
+use super::source::MetadataSource;
 use crate::error::{Corrupt, Error, Result};
 use lanefs_format::{EXT4_RESIZE_INO, Inode, Layout, Superblock};
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ impl Reserve {
     ///
     /// # Errors
     /// An inode that is damaged or does not own the reserved blocks; the device's.
-    pub(super) fn read(source: &dyn Source, sb: &Superblock, table: u64) -> Result<Self> {
+    pub(super) fn read(source: &dyn MetadataSource, sb: &Superblock, table: u64) -> Result<Self> {
         let before = sb.layout();
         let place = before.inode_slot(EXT4_RESIZE_INO)?;
         let slot = (table + u64::from(place.table_block), place.offset as usize);
@@ -48,7 +48,7 @@ impl Reserve {
         Ok(Self { before, inode, slot, table_block, dind })
     }
 
-    /// The double indirect block.
+    /// Returns the double indirect block.
     pub(super) fn top(&self) -> u64 {
         self.dind
     }
@@ -102,14 +102,15 @@ impl Reserve {
     }
 }
 
-/// The reserved blocks of the first copy, each with its place among the blocks of descriptors.
+/// Returns the reserved blocks of the first copy, each with its place among the blocks of
+/// descriptors.
 fn reserved(layout: &Layout) -> Result<impl Iterator<Item = (u32, u64)> + use<>> {
     let (used, first) = (layout.desc_blocks(), layout.desc_block(0)?);
     let all = used..used + layout.group_reserved_gdt(0);
     Ok(all.map(move |n| (n, first + u64::from(n))))
 }
 
-/// The groups with a backup.
+/// Returns the groups with a backup.
 fn backups(layout: &Layout) -> Vec<u32> {
     (1..layout.group_count()).filter(|&group| layout.has_super(group)).collect()
 }

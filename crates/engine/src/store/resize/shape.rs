@@ -133,7 +133,7 @@ pub(super) fn reach(old: &Superblock, to: u64) -> u64 {
 /// now, has room for its own structures and some files.
 ///
 /// # Errors
-/// Those of [`with_blocks`].
+/// The errors of [`with_blocks`].
 pub(super) fn fit(old: &Superblock, wanted: u64) -> Result<u64> {
     let before = old.layout();
     let mut blocks = wanted;

@@ -7,21 +7,21 @@
 //! blocks before the end in which groups that go away had their structures.
 
 use super::Resizing;
-use super::moves::{Moves, Room};
+use super::moves::{FreeSpace, Moves};
 use super::new_log::NewLog;
-use super::place::{Place, Taken};
+use super::place::{GroupPlace, Taken};
 use super::renumber::Renumber;
 use super::reserve::Reserve;
 use super::shape;
-use super::step::Step;
+use super::step::ResizeStep;
 use super::usage::Usage;
 use crate::error::{Error, ResizeError, Result};
 use lanefs_format::{Compat, GroupFlags, RoCompat, Superblock, bitmap};
 use std::ops::Range;
 
-/// What moves, the inodes excepted.
+/// The planned moves of the log and of files, without those of inodes.
 #[derive(Debug)]
-struct Plan {
+struct ShrinkPlan {
     log: Option<NewLog>,
     moves: Moves,
 }
@@ -30,14 +30,14 @@ impl Resizing {
     /// Shrinks the volume to `blocks` blocks, as [`fit`](Self::fit) rounds it.
     ///
     /// # Errors
-    /// [`ResizeError`], with nothing changed; those of the journal and the device, which leave a
+    /// [`ResizeError`], with nothing changed; errors of the journal and the device, which leave a
     /// volume that has its old size or its new one after recovery.
     pub(crate) fn shrink(&mut self, blocks: u64) -> Result<()> {
         let blocks = self.fit(blocks)?;
         if blocks >= self.superblock.blocks_count() {
             return Ok(());
         }
-        let Plan { log, mut moves } = self.plan_shrink(&Usage::read(self, blocks)?, blocks)?;
+        let ShrinkPlan { log, mut moves } = self.plan_shrink(&Usage::read(self, blocks)?, blocks)?;
         let kept = self.groups_of(blocks)?;
         let renumber = Renumber::plan(self, blocks, kept)?;
         // A log that is too small is found before anything moves.
@@ -113,29 +113,29 @@ impl Resizing {
         Ok(least.max(layout.first_data_block() + u64::from(own)))
     }
 
-    /// Groups of the volume with `blocks` blocks.
+    /// Returns how many groups the volume has with `blocks` blocks.
     fn groups_of(&self, blocks: u64) -> Result<u32> {
         Ok(shape::with_blocks(&self.superblock, blocks, true)?.layout().group_count())
     }
 
     /// Checks that what does not move lies before `blocks`, and plans the moves of all else.
-    fn plan_shrink(&self, usage: &Usage, blocks: u64) -> Result<Plan> {
+    fn plan_shrink(&self, usage: &Usage, blocks: u64) -> Result<ShrinkPlan> {
         let layout = self.superblock.layout();
         let kept = self.groups_of(blocks)?;
         let stay = self.groups.iter().take(kept as usize);
-        let mut fixed = stay.flat_map(|desc| Place::of(desc).runs(&layout));
+        let mut fixed = stay.flat_map(|desc| GroupPlace::of(desc).runs(&layout));
         if let Some(run) = fixed.find(|run| run.end > blocks) {
             let what = "a bitmap or inode table of a group that stays";
             return Err(ResizeError::Immovable { blocks, what, block: run.start }.into());
         }
         usage.check(self, blocks)?;
         self.check_inodes(usage, blocks, kept)?;
-        let mut room = Room::new(&usage.free, blocks);
+        let mut room = FreeSpace::new(&usage.free, blocks);
         let log = NewLog::plan(self, usage, blocks, &mut room)?;
         for run in log.iter().flat_map(|log| &log.freed) {
             room.add(run.clone());
         }
-        Ok(Plan { log, moves: Moves::plan(self, usage, blocks, &mut room)? })
+        Ok(ShrinkPlan { log, moves: Moves::plan(self, usage, blocks, &mut room)? })
     }
 
     /// Checks that `kept` groups have numbers for all inodes in use, and those that the superblock
@@ -162,7 +162,7 @@ impl Resizing {
         }
     }
 
-    /// The double indirect block of the resize inode, if there is one.
+    /// Returns the double indirect block of the resize inode, if there is one.
     pub(super) fn top_of_reserve(&self) -> Result<Option<u64>> {
         if !self.superblock.has(Compat::RESIZE_INODE) {
             return Ok(None);
@@ -172,13 +172,13 @@ impl Resizing {
     }
 
     /// Plans the transaction that cuts the volume, of at most `max` blocks.
-    fn plan_cut(&self, blocks: u64, max: u32) -> Result<Step> {
+    fn plan_cut(&self, blocks: u64, max: u32) -> Result<ResizeStep> {
         let mut need = 0;
         // Without the resize inode the transaction has fewer blocks.
         for keep_reserve in [true, false] {
             let shape = shape::with_blocks(&self.superblock, blocks, keep_reserve)?;
             let last = self.bitmap_of(shape.layout().group_count() - 1)?;
-            let step = match Step::shrink(&self.device, (&self.superblock, &self.groups), shape, last) {
+            let step = match ResizeStep::shrink(&self.device, (&self.superblock, &self.groups), shape, last) {
                 // The resize inode has no room for so many backups.
                 Err(Error::NotSupported(_)) if keep_reserve => continue,
                 step => step?,
@@ -198,10 +198,18 @@ impl Resizing {
     fn check_empty_behind(&self, end: u64) -> Result<()> {
         match self.last_stray(end, &[])? {
             Some(block) => {
-                let what = "a block that no file owns";
+                let what = self.stray(block);
                 Err(ResizeError::Immovable { blocks: end, what, block }.into())
             }
             None => Ok(()),
+        }
+    }
+
+    /// Returns what a block in use is that no file owns.
+    pub(super) fn stray(&self, block: u64) -> &'static str {
+        match self.superblock.mmp() {
+            Some((mmp, _)) if mmp == block => "the MMP block, which lanefs mmp off frees,",
+            _ => "a block that no file owns",
         }
     }
 
@@ -231,14 +239,14 @@ impl Resizing {
         Ok(None)
     }
 
-    /// Whether `flag` says that a bitmap of the group was never written.
+    /// Returns whether `flag` says that a bitmap of the group was never written.
     pub(super) fn is_unwritten(&self, group: u32, flag: GroupFlags) -> bool {
         let ro = self.superblock.features().ro_compat;
         ro.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM)
             && self.groups.get(group as usize).is_some_and(|desc| desc.flags.contains(flag))
     }
 
-    /// The block bitmap of a group, verified, or as it would be written first.
+    /// Returns the block bitmap of a group, verified, or as it would be written first.
     pub(super) fn bitmap_of(&self, group: u32) -> Result<Vec<u8>> {
         if self.is_unwritten(group, GroupFlags::BLOCK_UNINIT) {
             return self.initial_bitmap(group);
@@ -249,7 +257,7 @@ impl Resizing {
         Ok(map)
     }
 
-    /// The inode bitmap of a group, verified; `None` if it was never written.
+    /// Returns the inode bitmap of a group, verified; `None` if it was never written.
     pub(super) fn inode_bitmap_of(&self, group: u32) -> Result<Option<Vec<u8>>> {
         if self.is_unwritten(group, GroupFlags::INODE_UNINIT) {
             return Ok(None);
@@ -260,7 +268,7 @@ impl Resizing {
         Ok(Some(map))
     }
 
-    /// A bitmap in which only fixed structures are in use, those of other groups too.
+    /// Returns a bitmap in which only fixed structures are in use, those of other groups too.
     fn initial_bitmap(&self, group: u32) -> Result<Vec<u8>> {
         let sb: &Superblock = &self.superblock;
         let layout = sb.layout();
@@ -275,9 +283,9 @@ impl Resizing {
     }
 }
 
-/// All bitmaps and inode tables.
+/// Returns the blocks of all bitmaps and inode tables.
 pub(super) fn fixed(sb: &Superblock, groups: &[lanefs_format::GroupDesc]) -> Taken {
-    Taken::new(&sb.layout(), &groups.iter().map(Place::of).collect::<Vec<_>>())
+    Taken::new(&sb.layout(), &groups.iter().map(GroupPlace::of).collect::<Vec<_>>())
 }
 
 /// Returns the fewest blocks, from `low` to `high`, that `fits` returns for a number that was

@@ -1,4 +1,4 @@
-//! Where a step reads the blocks that it changes.
+//! The blocks that a step of growth changes, as they are before it.
 
 use super::Blocks;
 use crate::error::Result;
@@ -7,7 +7,7 @@ use lanefs_format::{GroupDesc, Superblock};
 
 /// The metadata of a volume as it is now: on the device of a closed volume, or in the journal's
 /// cache of an open one.
-pub(super) trait Source {
+pub(super) trait MetadataSource {
     /// Returns the content of a block.
     ///
     /// # Errors
@@ -15,13 +15,13 @@ pub(super) trait Source {
     fn read(&self, block: u64) -> Result<Vec<u8>>;
 }
 
-impl Source for Blocks {
+impl MetadataSource for Blocks {
     fn read(&self, block: u64) -> Result<Vec<u8>> {
         Blocks::read(self, block)
     }
 }
 
-impl Source for Store {
+impl MetadataSource for Store {
     fn read(&self, block: u64) -> Result<Vec<u8>> {
         Ok(self.journal.read(block)?.read().to_vec())
     }
@@ -31,7 +31,7 @@ impl Source for Store {
 ///
 /// # Errors
 /// A damaged descriptor; the device's.
-pub(super) fn read_groups(source: &dyn Source, sb: &Superblock) -> Result<Vec<GroupDesc>> {
+pub(super) fn read_groups(source: &dyn MetadataSource, sb: &Superblock) -> Result<Vec<GroupDesc>> {
     let (layout, csum) = (sb.layout(), sb.checksummer());
     let mut groups = Vec::new();
     for n in 0..layout.desc_blocks() {

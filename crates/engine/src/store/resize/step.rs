@@ -7,9 +7,9 @@
 //! leaves the old volume or the new one.
 
 use super::Blocks;
-use super::place::{Place, Taken, places};
+use super::place::{GroupPlace, Taken, places};
 use super::reserve::Reserve;
-use super::source::Source;
+use super::source::MetadataSource;
 use crate::error::{Corrupt, Result};
 use lanefs_format::{
     Checksummer, Compat, GroupDesc, GroupFlags, Layout, RoCompat, SUPERBLOCK_SIZE, Superblock, bitmap,
@@ -19,7 +19,7 @@ use std::ops::Range;
 
 /// A planned step.
 #[derive(Debug)]
-pub(super) struct Step {
+pub(super) struct ResizeStep {
     before: Layout,
     pub(super) superblock: Superblock,
     pub(super) groups: Vec<GroupDesc>,
@@ -30,14 +30,14 @@ pub(super) struct Step {
     pub(super) logged: BTreeMap<u64, Vec<u8>>,
 }
 
-impl Step {
+impl ResizeStep {
     /// Plans the growth of the volume that `sb` and `groups` describe to the size and shape of
     /// `superblock`.
     ///
     /// # Errors
     /// Structures that contradict each other; the device's.
     pub(super) fn grow(
-        source: &dyn Source,
+        source: &dyn MetadataSource,
         (sb, groups): (&Superblock, &[GroupDesc]),
         superblock: Superblock,
     ) -> Result<Self> {
@@ -79,7 +79,7 @@ impl Step {
     /// # Errors
     /// Structures that contradict each other; the device's.
     pub(super) fn shrink(
-        source: &dyn Source,
+        source: &dyn MetadataSource,
         (sb, groups): (&Superblock, &[GroupDesc]),
         superblock: Superblock,
         last: Vec<u8>,
@@ -101,7 +101,7 @@ impl Step {
             step.logged.insert(desc.block_bitmap, last);
         }
         let mut freed = step.left_behind()?;
-        let gone = Taken::new(&before, &go.iter().map(Place::of).collect::<Vec<_>>());
+        let gone = Taken::new(&before, &go.iter().map(GroupPlace::of).collect::<Vec<_>>());
         for group in 0..layout.group_count() {
             let first = layout.group_first_block(group)?;
             freed.extend(gone.within(first..first + u64::from(layout.group_blocks(group)?)));
@@ -130,12 +130,12 @@ impl Step {
         self.superblock.checksummer()
     }
 
-    /// Whether unwritten bitmaps are told by flags of the descriptors.
+    /// Returns whether flags of the descriptors tell which bitmaps are unwritten.
     fn has_flags(&self) -> bool {
         self.superblock.features().ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM)
     }
 
-    /// A new group without a file.
+    /// Returns the descriptor of a new group without a file.
     fn empty_group(&self, group: u32) -> Result<GroupDesc> {
         let layout = self.superblock.layout();
         let used =
@@ -157,7 +157,7 @@ impl Step {
         Ok(desc)
     }
 
-    /// The bits of a new group that bitmaps and tables take.
+    /// Returns the bits of a new group that bitmaps and tables take.
     fn taken_bits(&self, group: u32) -> Result<impl Iterator<Item = Range<usize>> + '_> {
         let layout = self.superblock.layout();
         let first = layout.group_first_block(group)?;
@@ -165,7 +165,7 @@ impl Step {
         Ok(runs.map(move |run| (run.start - first) as usize..(run.end - first) as usize))
     }
 
-    /// The blocks that the old last group gets.
+    /// Returns the blocks that the old last group gets.
     fn extension(&self) -> Result<Range<u64>> {
         let layout = self.superblock.layout();
         let last = self.before.group_count() - 1;
@@ -173,7 +173,8 @@ impl Step {
         Ok(self.before.blocks_count()..end)
     }
 
-    /// The blocks at the starts of old groups that hold no copies and no reserve any longer.
+    /// Returns the blocks at the starts of old groups that hold no copies and no reserve any
+    /// longer.
     fn left_behind(&self) -> Result<Vec<Range<u64>>> {
         let layout = self.superblock.layout();
         let mut runs = Vec::new();
@@ -187,7 +188,7 @@ impl Step {
     }
 
     /// Logs the resize inode of the new shape. Returns its double indirect block if it goes away.
-    fn change_reserve(&mut self, source: &dyn Source, sb: &Superblock) -> Result<Option<Range<u64>>> {
+    fn change_reserve(&mut self, source: &dyn MetadataSource, sb: &Superblock) -> Result<Option<Range<u64>>> {
         if !sb.has(Compat::RESIZE_INODE) {
             return Ok(None);
         }
@@ -203,7 +204,7 @@ impl Step {
     /// written one, and in the descriptor. Returns the groups.
     fn free(
         &mut self,
-        source: &dyn Source,
+        source: &dyn MetadataSource,
         sb: &Superblock,
         mut runs: Vec<Range<u64>>,
     ) -> Result<BTreeSet<u32>> {
@@ -255,7 +256,7 @@ impl Step {
         Ok(())
     }
 
-    /// The block bitmap of a new group.
+    /// Returns the block bitmap of a new group.
     fn block_bitmap(&self, group: u32) -> Result<Vec<u8>> {
         let layout = self.superblock.layout();
         let mut map = vec![0; layout.block_size() as usize];
@@ -267,7 +268,7 @@ impl Step {
         Ok(map)
     }
 
-    /// The inode bitmap of any new group.
+    /// Returns the inode bitmap of any new group.
     fn inode_bitmap(&self) -> Result<Vec<u8>> {
         let layout = self.superblock.layout();
         let mut map = vec![0; layout.block_size() as usize];
@@ -276,7 +277,7 @@ impl Step {
     }
 
     /// Logs the descriptors of the groups that changed, those behind the old end excepted.
-    fn describe(&mut self, source: &dyn Source, changed: BTreeSet<u32>) -> Result<()> {
+    fn describe(&mut self, source: &dyn MetadataSource, changed: BTreeSet<u32>) -> Result<()> {
         let layout = self.superblock.layout();
         let tables: BTreeSet<u32> = changed.iter().map(|group| group / layout.descs_per_block()).collect();
         for n in tables {
@@ -293,13 +294,13 @@ impl Step {
         Ok(())
     }
 
-    /// The `n`th block of descriptors, over its old content.
+    /// Returns the `n`th block of descriptors, over its old content.
     fn encode_table(&self, n: u32, mut bytes: Vec<u8>) -> Result<Vec<u8>> {
         encode_table(&self.superblock, &self.groups, n, &mut bytes)?;
         Ok(bytes)
     }
 
-    fn log_superblock(&mut self, source: &dyn Source) -> Result<()> {
+    fn log_superblock(&mut self, source: &dyn MetadataSource) -> Result<()> {
         let blocks = self.groups.iter().map(|desc| u64::from(desc.free_blocks_count)).sum();
         let inodes = self.groups.iter().map(|desc| desc.free_inodes_count).sum();
         self.superblock.set_free_blocks_count(blocks);
@@ -358,16 +359,16 @@ pub(super) fn encode_table(sb: &Superblock, groups: &[GroupDesc], n: u32, bytes:
     Ok(())
 }
 
-/// The block of the superblock, and its first byte there.
+/// Returns the block of the superblock, and its first byte there.
 pub(super) fn super_place(sb: &Superblock) -> (u64, usize) {
     if sb.block_size() == 1024 { (1, 0) } else { (0, 1024) }
 }
 
-/// The superblock's block, with the new superblock in it.
+/// Returns the superblock's block, with the new superblock in it.
 ///
 /// # Errors
 /// The device's.
-pub(super) fn encode_super(source: &dyn Source, sb: &Superblock) -> Result<(u64, Vec<u8>)> {
+pub(super) fn encode_super(source: &dyn MetadataSource, sb: &Superblock) -> Result<(u64, Vec<u8>)> {
     let (block, at) = super_place(sb);
     let mut bytes = source.read(block)?;
     if let Some(slot) = bytes.get_mut(at..at + SUPERBLOCK_SIZE) {

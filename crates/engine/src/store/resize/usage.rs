@@ -1,11 +1,11 @@
-//! Which file or structure has each block of a volume.
+//! The owners of blocks: which file or structure has each block of a volume.
 //!
 //! All maps are read once, and checked against bitmaps and fixed structures: a run that its bitmap
 //! has as free, that lies in fixed structures or in the log, or that two files have, is damage. Of
 //! runs before a bound nothing is kept.
 
 use super::Resizing;
-use super::maps::{Visitor, Walk};
+use super::maps::{MapWalk, Visitor};
 use crate::error::{Corrupt, ResizeError, Result};
 use lanefs_format::{EXT4_RESIZE_INO, Inode, InodeUse, bitmap};
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ pub(super) type FreeRuns = BTreeMap<u64, u64>;
 /// The inodes whose attributes lie in a block.
 pub(super) type Sharers = BTreeMap<u64, Vec<u32>>;
 
-/// What a run holds.
+/// The content of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Holds {
     /// Content of a file: the only runs of more than one block.
@@ -50,7 +50,7 @@ pub(super) struct MapSize {
     pub(super) nodes: usize,
 }
 
-/// What lies behind a bound, and the free blocks of the volume.
+/// The runs behind a bound, and the free blocks of the volume.
 #[derive(Debug)]
 pub(super) struct Usage {
     pub(super) free: FreeRuns,
@@ -80,7 +80,7 @@ impl Usage {
         let free = free_runs(volume)?;
         // No block belongs to two files: together they have no more than the bitmaps have in use.
         let mut left = sb.blocks_count().saturating_sub(free.values().sum());
-        let mut found = Found { from, ..Found::new(volume, &free) };
+        let mut found = RunCollector { from, ..RunCollector::new(volume, &free) };
         let top_of_reserve = volume.top_of_reserve()?;
         if let Some(block) = top_of_reserve {
             found.check(block, 1)?;
@@ -90,7 +90,8 @@ impl Usage {
             let (before, ino, blocks) = (found.runs.len(), inode.ino, sb.blocks_count());
             (found.ino, found.size) = (ino, MapSize::default());
             found.is_log = ino == sb.raw().s_journal_inum.get();
-            Walk { device, ctx: &ctx, ino, blocks, left: &mut left, visitor: &mut found }.file(&mut inode)?;
+            MapWalk { device, ctx: &ctx, ino, blocks, left: &mut left, visitor: &mut found }
+                .file(&mut inode)?;
             if found.runs.len() > before {
                 files.insert(ino, found.size);
             }
@@ -103,7 +104,7 @@ impl Usage {
             }
             Ok(())
         })?;
-        let Found { mut runs, log_nodes, .. } = found;
+        let RunCollector { mut runs, log_nodes, .. } = found;
         let holds = Holds::Attributes;
         runs.extend(xattrs.keys().map(|&start| Run { holds, start, len: 1, ino: 0 }));
         runs.sort_unstable_by_key(|run| run.start);
@@ -132,7 +133,7 @@ impl Usage {
         let found = [
             ("the orphan file", own.map(|run| run.start)),
             ("a block of the resize inode", self.top_of_reserve),
-            ("a block that no file owns", self.stray),
+            (self.stray.map_or("", |block| volume.stray(block)), self.stray),
         ];
         match found.into_iter().find_map(|(what, block)| Some((what, block.filter(|&at| at >= end)?))) {
             Some((what, block)) => Err(ResizeError::Immovable { blocks: end, what, block }.into()),
@@ -142,11 +143,11 @@ impl Usage {
 }
 
 /// Collects the runs of files behind the bound, and checks all runs of files.
-struct Found<'a> {
+struct RunCollector<'a> {
     volume: &'a Resizing,
     free: &'a FreeRuns,
     from: u64,
-    /// The file, and what its map has so far.
+    /// The file, and the size of its map so far.
     ino: u32,
     size: MapSize,
     is_log: bool,
@@ -154,7 +155,7 @@ struct Found<'a> {
     log_nodes: Vec<u64>,
 }
 
-impl<'a> Found<'a> {
+impl<'a> RunCollector<'a> {
     fn new(volume: &'a Resizing, free: &'a FreeRuns) -> Self {
         let (runs, log_nodes) = (Vec::new(), Vec::new());
         let size = MapSize::default();
@@ -186,7 +187,7 @@ impl<'a> Found<'a> {
     }
 }
 
-impl Visitor for Found<'_> {
+impl Visitor for RunCollector<'_> {
     fn data(&mut self, start: u64, len: u32, _unwritten: bool) -> Result<u64> {
         self.size.extents += 1;
         self.keep(Holds::Content, start, len).map(|()| start)

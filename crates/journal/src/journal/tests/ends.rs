@@ -1,7 +1,7 @@
 //! How a journal ends: without credits, without space, and when it is closed.
 
 use super::*;
-use lanefs_device::BlockDevice;
+use lanefs_device::{BlockDevice, forward_to};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 
@@ -76,15 +76,8 @@ struct MeanwhileDevice {
 }
 
 impl BlockDevice for MeanwhileDevice {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> lanefs_device::Result<()> {
-        self.inner.read_at(buf, offset)
-    }
+    forward_to!(inner: size read_only read_at flush discard);
+
     fn write_at(&self, data: &[u8], offset: u64) -> lanefs_device::Result<()> {
         let other = if offset == 7 * u64::from(BLOCK) { self.meanwhile.lock().take() } else { None };
         if let Some(other) = other {
@@ -93,12 +86,6 @@ impl BlockDevice for MeanwhileDevice {
             wait.recv().unwrap();
         }
         self.inner.write_at(data, offset)
-    }
-    fn flush(&self) -> lanefs_device::Result<()> {
-        self.inner.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> lanefs_device::Result<()> {
-        self.inner.discard(offset, len)
     }
 }
 
@@ -249,26 +236,13 @@ impl fmt::Debug for HookedDevice {
 }
 
 impl BlockDevice for HookedDevice {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> lanefs_device::Result<()> {
-        self.inner.read_at(buf, offset)
-    }
+    forward_to!(inner: size read_only read_at flush discard);
+
     fn write_at(&self, data: &[u8], offset: u64) -> lanefs_device::Result<()> {
         if let Some(hook) = self.hook.get().filter(|_| offset == LOG_START * u64::from(BLOCK)) {
             hook();
         }
         self.inner.write_at(data, offset)
-    }
-    fn flush(&self) -> lanefs_device::Result<()> {
-        self.inner.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> lanefs_device::Result<()> {
-        self.inner.discard(offset, len)
     }
 }
 

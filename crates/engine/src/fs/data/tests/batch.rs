@@ -1,7 +1,9 @@
 //! Batches of reads and writes.
 
 use crate::{Error, File, Io, Locking, OpenOptions, Volume};
-use lanefs_device::{BlockDevice, DeviceError, FileDevice, FileOptions, MemDevice, Op, ReadOp, WriteOp};
+use lanefs_device::{
+    BlockDevice, DeviceError, FileDevice, FileOptions, MemDevice, Op, ReadOp, WriteOp, forward_to,
+};
 use lanefs_sim::FailingDevice;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -109,21 +111,11 @@ impl Memory {
 }
 
 impl BlockDevice for Memory {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn read_only(&self) -> bool {
-        false
-    }
+    forward_to!(inner: size read_only write_at flush discard);
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<(), DeviceError> {
         self.check()?;
         self.inner.read_at(buf, offset)
-    }
-
-    fn write_at(&self, data: &[u8], offset: u64) -> Result<(), DeviceError> {
-        self.inner.write_at(data, offset)
     }
 
     fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> Result<(), DeviceError> {
@@ -135,14 +127,6 @@ impl BlockDevice for Memory {
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<(), DeviceError> {
         self.most[1].fetch_max(ops.len(), Ordering::Relaxed);
         self.inner.write_batch(ops)
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
-        self.inner.discard(offset, len)
     }
 }
 

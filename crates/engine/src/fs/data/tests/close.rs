@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{File, Io, Volume};
-use lanefs_device::MemDevice;
+use lanefs_device::{MemDevice, forward_to};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -40,12 +40,8 @@ fn wait_in(place: &Mutex<Option<Stop>>) {
 }
 
 impl BlockDevice for Waiting {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
+    forward_to!(inner: size read_only flush discard);
+
     fn read_at(&self, buf: &mut [u8], offset: u64) -> lanefs_device::Result<()> {
         wait_in(&self.read);
         self.inner.read_at(buf, offset)
@@ -55,12 +51,6 @@ impl BlockDevice for Waiting {
             wait_in(&self.write);
         }
         self.inner.write_at(data, offset)
-    }
-    fn flush(&self) -> lanefs_device::Result<()> {
-        self.inner.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> lanefs_device::Result<()> {
-        self.inner.discard(offset, len)
     }
 }
 
@@ -80,9 +70,9 @@ fn open(device: &Arc<Waiting>) -> Volume {
 type Change = fn(&File) -> Result<()>;
 const CHANGES: [(&str, Change); 9] = [
     ("write", |file| file.write_at(&[1; 5000], 10)),
-    ("append", |file| file.inode().content().append(&[1; 5000], false).map(drop)),
+    ("append", |file| file.inode().content().append(&[1; 5000], Caching::Cached).map(drop)),
     ("direct write", |file| file.with_direct(true).write_at(&[1; 4096], 0)),
-    ("direct append", |file| file.inode().content().append(&[1; 4096], true).map(drop)),
+    ("direct append", |file| file.inode().content().append(&[1; 4096], Caching::Direct).map(drop)),
     ("late write", |file| file.write_late(&[1; 256 << 10], 0)),
     ("write without waiting", |file| file.try_write_at(&[1; 4096], 0).map(drop)),
     ("batch", |file| File::run_batch(&mut [Io::write(file, &[1; 4096], 0)]).remove(0).map(drop)),

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{File, Volume};
-use lanefs_device::MemDevice;
+use lanefs_device::{MemDevice, forward_to};
 use lanefs_mkfs::Options;
 use lanefs_sim::FailingDevice;
 
@@ -123,18 +123,8 @@ struct Dropping {
 }
 
 impl BlockDevice for Dropping {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> lanefs_device::Result<()> {
-        self.inner.read_at(buf, offset)
-    }
-    fn write_at(&self, data: &[u8], offset: u64) -> lanefs_device::Result<()> {
-        self.inner.write_at(data, offset)
-    }
+    forward_to!(inner: size read_only read_at write_at discard);
+
     fn flush(&self) -> lanefs_device::Result<()> {
         let mut file = self.file.lock().unwrap();
         if file.as_ref().is_some_and(|file| file.inode().fs.is_closed()) {
@@ -143,9 +133,6 @@ impl BlockDevice for Dropping {
             std::thread::scope(|scope| _ = scope.spawn(move || drop(file)).join());
         }
         self.inner.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> lanefs_device::Result<()> {
-        self.inner.discard(offset, len)
     }
 }
 

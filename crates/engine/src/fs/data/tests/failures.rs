@@ -9,19 +9,19 @@ type Device = Arc<FailingDevice<MemDevice>>;
 
 /// Returns a volume with the empty files "a" and "b", without a timer, on a device that can be made
 /// to fail.
-fn volume(options: OpenOptions) -> (Device, OpenOptions, Arc<Fs>, [NodeRef; 2]) {
+fn volume(options: OpenOptions) -> (Device, OpenOptions, Arc<Fs>, [InodeRef; 2]) {
     volume_in(&Image::new("16M", KINDS[0]), options.commit_interval(Duration::ZERO))
 }
 
 /// Opens a copy of `image`, in which files "a" and "b" are made before, on a device that can be
 /// made to fail.
-fn volume_in(image: &Image, options: OpenOptions) -> (Device, OpenOptions, Arc<Fs>, [NodeRef; 2]) {
+fn volume_in(image: &Image, options: OpenOptions) -> (Device, OpenOptions, Arc<Fs>, [InodeRef; 2]) {
     let (a, b) = (image.file("a"), image.file("b"));
     let bytes = std::fs::read(image.path()).unwrap();
     let device = Arc::new(FailingDevice::new(MemDevice::from_bytes(bytes)));
     let options = options.write(true);
     let fs = Fs::open(Arc::clone(&device) as Arc<dyn BlockDevice>, options.clone()).unwrap();
-    let nodes = [fs.node(a).unwrap(), fs.node(b).unwrap()];
+    let nodes = [fs.inode(a).unwrap(), fs.inode(b).unwrap()];
     (device, options, fs, nodes)
 }
 

@@ -6,7 +6,7 @@ use crate::fs::data::FallocMode;
 
 const BLOCK: usize = 1024;
 
-fn apply(node: &NodeRef, model: &mut Vec<u8>, mode: FallocMode, range: std::ops::Range<usize>) {
+fn apply(node: &InodeRef, model: &mut Vec<u8>, mode: FallocMode, range: std::ops::Range<usize>) {
     node.content().fallocate(mode, range.start as u64, range.len() as u64).unwrap();
     let there = range.start.min(model.len())..range.end.min(model.len());
     match mode {
@@ -22,7 +22,7 @@ fn a_file_of_many_extents_is_changed_in_many_handles() {
     let image = Image::new("64M", &[KINDS[1], &["-J", "size=1"]].concat());
     let ino = image.file("a");
     let fs = image.open();
-    let node = fs.node(ino).unwrap();
+    let node = fs.inode(ino).unwrap();
     const N: usize = 12_000;
     let mut model = vec![0; N * 2 * BLOCK];
     for i in 0..N {
@@ -58,7 +58,7 @@ fn random_ranges_keep_to_their_credits() {
     let ino = image.file("a");
     let mut rng = StdRng::seed_from_u64(4);
     let fs = image.open();
-    let node = fs.node(ino).unwrap();
+    let node = fs.inode(ino).unwrap();
     let mut model = Vec::new();
     for _ in 0..20 {
         churn(&node, &mut model, &mut rng, 10, 1_000_000);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Volume;
-use lanefs_device::{DeviceError, MemDevice, Op};
+use lanefs_device::{DeviceError, MemDevice, Op, forward_to};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const MIB: usize = 1 << 20;
@@ -17,12 +17,8 @@ struct BadBlock {
 }
 
 impl BlockDevice for BadBlock {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
+    forward_to!(inner: size read_only write_at flush discard);
+
     fn read_at(&self, buf: &mut [u8], offset: u64) -> lanefs_device::Result<()> {
         let hit = (offset..offset + buf.len() as u64).contains(&self.at);
         if hit && self.armed.swap(false, Ordering::SeqCst) {
@@ -31,15 +27,6 @@ impl BlockDevice for BadBlock {
             return Err(DeviceError::new(Op::Read, offset, buf.len() as u64, eio));
         }
         self.inner.read_at(buf, offset)
-    }
-    fn write_at(&self, data: &[u8], offset: u64) -> lanefs_device::Result<()> {
-        self.inner.write_at(data, offset)
-    }
-    fn flush(&self) -> lanefs_device::Result<()> {
-        self.inner.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> lanefs_device::Result<()> {
-        self.inner.discard(offset, len)
     }
 }
 
@@ -59,7 +46,7 @@ fn a_punch_whose_inode_cannot_be_read_frees_nothing() {
     let options = OpenOptions::new().write(true).use_reserved(true).commit_interval(Duration::ZERO);
     let options = options.cache_bytes(128 << 10);
     let fs = Fs::open(Arc::clone(&device) as Arc<dyn BlockDevice>, options).unwrap();
-    let node = fs.node(ino).unwrap();
+    let node = fs.inode(ino).unwrap();
     write(&node, 0, &vec![1; 4 * MIB]).unwrap();
     node.sync_all().unwrap();
     // Other metadata evicts the block from the cache, while the file is in use.
@@ -80,7 +67,7 @@ fn a_punch_whose_inode_cannot_be_read_frees_nothing() {
     drop(node);
     fs.journal.sync().unwrap();
     // Healed. Another file gets all the space that there is.
-    let node = fs.node(other).unwrap();
+    let node = fs.inode(other).unwrap();
     let mut size = 0;
     while write(&node, size as u64, &vec![2; MIB]).is_ok() {
         size += MIB;
@@ -90,7 +77,7 @@ fn a_punch_whose_inode_cannot_be_read_frees_nothing() {
     drop(fs);
     std::fs::write(image.path(), device.inner.to_bytes()).unwrap();
     let fs = image.open();
-    assert!(all(&fs.node(ino).unwrap()).iter().all(|byte| *byte == 1), "bytes of another file");
+    assert!(all(&fs.inode(ino).unwrap()).iter().all(|byte| *byte == 1), "bytes of another file");
     image.close(fs);
 }
 
@@ -104,7 +91,7 @@ fn a_large_journalled_file_is_deleted_within_its_credits() {
         let image = Image::new("64M", kind);
         let ino = image.file("big");
         let fs = image.open();
-        write(&fs.node(ino).unwrap(), 0, &vec![7; 30 * MIB]).unwrap();
+        write(&fs.inode(ino).unwrap(), 0, &vec![7; 30 * MIB]).unwrap();
         image.close(fs);
         let flags = fs_flags(&image, ino) | InodeFlags::JOURNAL_DATA.bits();
         image.debugfs(&format!("set_inode_field big flags {flags:#x}"));
@@ -154,7 +141,7 @@ fn nameless_files_are_all_found_after_a_crash() {
     let fs = image.open_on(Arc::clone(&device) as Arc<dyn BlockDevice>);
     let root = fs.root().unwrap();
     let attr = crate::fs::namei::NewAttr { permissions: 0o644, uid: 0, gid: 0 };
-    let files: Vec<NodeRef> = (0..3).map(|_| root.create_nameless(attr).unwrap()).collect();
+    let files: Vec<InodeRef> = (0..3).map(|_| root.create_nameless(attr).unwrap()).collect();
     fs.journal.sync().unwrap();
     std::fs::write(image.path(), device.to_bytes()).unwrap();
     drop((files, root, fs));

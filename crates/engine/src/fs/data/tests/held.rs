@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{File, Io};
-use lanefs_device::{AlignedBuf, MemDevice};
+use lanefs_device::{AlignedBuf, MemDevice, forward_to};
 use std::sync::Mutex;
 
 /// A device that tests, while a block of 0xAB is written, whether the bytes of a file can be locked
@@ -16,15 +16,8 @@ struct Looking {
 }
 
 impl BlockDevice for Looking {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> lanefs_device::Result<()> {
-        self.inner.read_at(buf, offset)
-    }
+    forward_to!(inner: size read_only read_at flush discard);
+
     fn write_at(&self, data: &[u8], offset: u64) -> lanefs_device::Result<()> {
         if data.iter().all(|byte| *byte == 0xAB)
             && let Some(file) = &*self.file.lock().unwrap()
@@ -35,12 +28,6 @@ impl BlockDevice for Looking {
             self.held.lock().unwrap().push(held);
         }
         self.inner.write_at(data, offset)
-    }
-    fn flush(&self) -> lanefs_device::Result<()> {
-        self.inner.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> lanefs_device::Result<()> {
-        self.inner.discard(offset, len)
     }
 }
 
@@ -80,7 +67,7 @@ fn a_writer_looks_at_the_size_again_when_it_holds_its_bytes() {
     let image = Image::new("16M", KINDS[0]);
     let ino = image.file("f");
     let fs = image.open();
-    let node = fs.node(ino).unwrap();
+    let node = fs.inode(ino).unwrap();
     let mut patience = Duration::from_millis(5);
     // A writer that comes too late finds the new size. It is tried again with a longer delay.
     while fs.counters.range_retries.get() == 0 {

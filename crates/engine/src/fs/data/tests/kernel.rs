@@ -80,7 +80,7 @@ fn the_kernel_reads_and_writes_the_same_files() {
             (model, file.metadata().unwrap().ino() as u32)
         };
         let fs = image.open();
-        let node = fs.node(ino).unwrap();
+        let node = fs.inode(ino).unwrap();
         assert!(all(&node) == model, "{kind:?}: read here");
         churn(&node, &mut model, &mut rng, 60, 6_500_000);
         drop(node);
@@ -99,7 +99,7 @@ fn the_kernel_reads_and_writes_the_same_files() {
             model.resize(model.len() + 50_000, 0);
         }
         let fs = image.open();
-        let node = fs.node(ino).unwrap();
+        let node = fs.inode(ino).unwrap();
         assert!(all(&node) == model, "{kind:?}: read here again");
         node.content().truncate(0).unwrap();
         drop(node);

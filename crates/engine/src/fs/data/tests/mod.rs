@@ -12,6 +12,8 @@ mod held;
 mod kernel;
 mod late;
 mod panic;
+mod past;
+mod placed;
 mod power;
 mod promise;
 mod shift;
@@ -25,8 +27,8 @@ use super::*;
 use crate::error::Error;
 use crate::fs::Fs;
 use crate::fs::OpenOptions;
-use crate::fs::inode::NodeRef;
-use lanefs_device::{BlockDevice, FileDevice, ReadOp, WriteOp};
+use crate::fs::inode::InodeRef;
+use lanefs_device::{BlockDevice, FileDevice, ReadOp, WriteOp, forward_to};
 use lanefs_format::InodeFlags;
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
@@ -46,32 +48,32 @@ const KINDS: [&[&str]; 5] = [
 ];
 
 // Past the cache, unless a test says otherwise.
-fn read(node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
-    node.content().read(buf, offset, true)
+fn read(node: &CachedInode, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    node.content().read(buf, offset, Caching::Direct)
 }
 
-fn write(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
-    node.content().write(bytes, offset, true)
+fn write(node: &CachedInode, offset: u64, bytes: &[u8]) -> Result<()> {
+    node.content().write(bytes, offset, Caching::Direct)
 }
 
-fn append(node: &Node, bytes: &[u8]) -> Result<u64> {
-    node.content().append(bytes, true)
+fn append(node: &CachedInode, bytes: &[u8]) -> Result<u64> {
+    node.content().append(bytes, Caching::Direct)
 }
 
 /// Through the cache.
 mod buffered {
-    use super::{Node, Result};
+    use super::{CachedInode, Caching, Result};
 
-    pub(super) fn read(node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        node.content().read(buf, offset, false)
+    pub(super) fn read(node: &CachedInode, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        node.content().read(buf, offset, Caching::Cached)
     }
 
-    pub(super) fn write(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
-        node.content().write(bytes, offset, false)
+    pub(super) fn write(node: &CachedInode, offset: u64, bytes: &[u8]) -> Result<()> {
+        node.content().write(bytes, offset, Caching::Cached)
     }
 
-    pub(super) fn append(node: &Node, bytes: &[u8]) -> Result<u64> {
-        node.content().append(bytes, false)
+    pub(super) fn append(node: &CachedInode, bytes: &[u8]) -> Result<u64> {
+        node.content().append(bytes, Caching::Cached)
     }
 }
 
@@ -144,7 +146,7 @@ fn bytes(rng: &mut StdRng, len: usize) -> Vec<u8> {
     bytes
 }
 
-fn all(node: &NodeRef) -> Vec<u8> {
+fn all(node: &InodeRef) -> Vec<u8> {
     let size = node.file().size();
     let mut content = vec![0xAA; size as usize + 10];
     let n = read(node, 0, &mut content).unwrap();
@@ -154,7 +156,7 @@ fn all(node: &NodeRef) -> Vec<u8> {
 }
 
 /// One file under random writes, appends and truncations; `model` is what it should hold.
-fn churn(node: &NodeRef, model: &mut Vec<u8>, rng: &mut StdRng, steps: u32, span: usize) {
+fn churn(node: &InodeRef, model: &mut Vec<u8>, rng: &mut StdRng, steps: u32, span: usize) {
     for _ in 0..steps {
         match rng.random_range(0..10) {
             0..6 => {
@@ -206,7 +208,7 @@ fn random_writes_and_truncations_on_each_kind_of_volume() {
         let (mut x, mut y) = (Vec::new(), Vec::new());
         for _ in 0..3 {
             let fs = image.open();
-            let (first, second) = (fs.node(a).unwrap(), fs.node(b).unwrap());
+            let (first, second) = (fs.inode(a).unwrap(), fs.inode(b).unwrap());
             churn(&first, &mut x, &mut rng, 60, 3_000_000);
             churn(&second, &mut y, &mut rng, 60, 200_000);
             drop((first, second));
@@ -224,12 +226,8 @@ struct Strict {
 }
 
 impl BlockDevice for Strict {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
+    forward_to!(inner: size read_only flush discard);
+
     fn alignment(&self) -> usize {
         self.align
     }
@@ -256,12 +254,6 @@ impl BlockDevice for Strict {
         }
         Ok(())
     }
-    fn flush(&self) -> lanefs_device::Result<()> {
-        self.inner.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> lanefs_device::Result<()> {
-        self.inner.discard(offset, len)
-    }
 }
 
 #[test]
@@ -272,7 +264,7 @@ fn a_device_that_wants_whole_sectors() {
     let mut model = Vec::new();
     let inner = FileDevice::open(PathBuf::from(image.path())).unwrap();
     let fs = image.open_on(Arc::new(Strict { inner, align: 512 }));
-    let node = fs.node(ino).unwrap();
+    let node = fs.inode(ino).unwrap();
     churn(&node, &mut model, &mut rng, 80, 400_000);
     drop(node);
     image.close(fs);
@@ -286,7 +278,7 @@ fn a_file_of_many_extents() {
         let image = Image::new("96M", kind);
         let ino = image.file("a");
         let fs = image.open();
-        let node = fs.node(ino).unwrap();
+        let node = fs.inode(ino).unwrap();
         const N: u64 = 9000;
         for i in 0..N {
             // Coprime to N: each once, all over the file.
@@ -326,7 +318,7 @@ fn unwritten_extents_read_as_zeros_until_written() {
         // The old content of the blocks must not show.
         let junk = image.file("junk");
         let fs = image.open();
-        let node = fs.node(junk).unwrap();
+        let node = fs.inode(junk).unwrap();
         write(&node, 0, &vec![0x5A; 15_000_000]).unwrap();
         node.content().truncate(0).unwrap();
         drop(node);
@@ -334,7 +326,7 @@ fn unwritten_extents_read_as_zeros_until_written() {
         let text = image.debugfs("fallocate a 0 899");
         image.debugfs("sif a size 300000");
         let fs = image.open();
-        let node = fs.node(ino).unwrap();
+        let node = fs.inode(ino).unwrap();
         let unwritten = |lblk| map::lookup(&fs, &node.state(), lblk).unwrap();
         assert!(matches!(unwritten(0), Mapping::Mapped { unwritten: true, .. }), "{text}");
         let mut model = vec![0; 300_000];
@@ -360,7 +352,7 @@ fn a_full_volume_loses_nothing() {
         let image = Image::new("9M", kind);
         let (full, small) = (image.file("full"), image.file("small"));
         let fs = image.open();
-        let node = fs.node(full).unwrap();
+        let node = fs.inode(full).unwrap();
         let data = bytes(&mut StdRng::seed_from_u64(1), 16 << 20);
         let e = write(&node, 0, &data).unwrap_err();
         assert!(matches!(e, Error::NoSpace), "{e}");
@@ -368,7 +360,7 @@ fn a_full_volume_loses_nothing() {
         // But for a node that might have been needed, every block was used.
         assert!(size > 1 << 20 && fs.alloc.free_blocks() <= 2, "{size}, {} free", fs.alloc.free_blocks());
         assert!(all(&node) == data[..size]);
-        let other = fs.node(small).unwrap();
+        let other = fs.inode(small).unwrap();
         // A hole needs blocks that are not there; the file stays as it was.
         while append(&other, &[1; 1024]).is_ok() {}
         let before = all(&other);
@@ -392,7 +384,7 @@ fn the_largest_files() {
         let image = Image::new("16M", kind);
         let ino = image.file("a");
         let fs = image.open();
-        let node = fs.node(ino).unwrap();
+        let node = fs.inode(ino).unwrap();
         let max = blocks * block_size;
         assert!(matches!(write(&node, max - 1, b"ab"), Err(Error::FileTooBig)));
         assert!(matches!(write(&node, u64::MAX, b"a"), Err(Error::FileTooBig)));
@@ -424,7 +416,7 @@ fn the_tail_of_the_last_block_is_zeroed() {
     let image = Image::new("16M", KINDS[0]);
     let ino = image.file("a");
     let fs = image.open();
-    let node = fs.node(ino).unwrap();
+    let node = fs.inode(ino).unwrap();
     write(&node, 0, &[7; 8192]).unwrap();
     node.content().truncate(5000).unwrap();
     let Mapping::Mapped { block, .. } = map::lookup(&fs, &node.state(), 1).unwrap() else { panic!() };
@@ -451,7 +443,7 @@ fn a_large_write_is_one_extent_and_one_handle() {
     let image = Image::new("64M", KINDS[0]);
     let ino = image.file("a");
     let fs = image.open();
-    let node = fs.node(ino).unwrap();
+    let node = fs.inode(ino).unwrap();
     let before = fs.journal.stats().handles;
     write(&node, 0, &vec![3; 8 << 20]).unwrap();
     assert_eq!(fs.journal.stats().handles - before, 1);
@@ -469,7 +461,7 @@ fn deletion_and_tails_free_everything() {
         let image = Image::new("24M", kind);
         let ino = image.file("a");
         let fs = image.open();
-        let node = fs.node(ino).unwrap();
+        let node = fs.inode(ino).unwrap();
         let mut rng = StdRng::seed_from_u64(5);
         let mut model = Vec::new();
         churn(&node, &mut model, &mut rng, 20, 3_000_000);
@@ -500,7 +492,7 @@ fn flags_that_forbid_change() {
     let image = Image::new("8M", KINDS[0]);
     let ino = image.file("a");
     let fs = image.open();
-    let node = fs.node(ino).unwrap();
+    let node = fs.inode(ino).unwrap();
     write(&node, 0, b"abc").unwrap();
     let set = |flags| {
         fs.transact(4, |txn| {
@@ -534,7 +526,7 @@ fn blocks_of_the_map_become_data() {
         let data = bytes(&mut StdRng::seed_from_u64(9), 16 << 20);
         for _ in 0..3 {
             let fs = image.open();
-            let (first, second) = (fs.node(a).unwrap(), fs.node(b).unwrap());
+            let (first, second) = (fs.inode(a).unwrap(), fs.inode(b).unwrap());
             second.content().truncate(0).unwrap();
             for i in 0..1000 {
                 write(&first, i * 7919 % 1000 * 2048, &[i as u8; 1024]).unwrap();
@@ -557,7 +549,7 @@ fn a_cut_in_many_transactions() {
     let image = Image::new("128M", &["-t", "ext4", "-b", "1024", "-J", "size=1", "-g", "256"]);
     let ino = image.file("a");
     let fs = image.open();
-    let node = fs.node(ino).unwrap();
+    let node = fs.inode(ino).unwrap();
     let data = vec![1; 4 << 20];
     for i in 0..25 {
         write(&node, i * 4_195_328, &data).unwrap();

@@ -18,7 +18,7 @@ struct Snapshot {
     content: Vec<u8>,
 }
 
-fn history(node: &NodeRef, device: &Committing, rng: &mut StdRng) -> Vec<Snapshot> {
+fn history(node: &InodeRef, device: &Committing, rng: &mut StdRng) -> Vec<Snapshot> {
     let mut now: Vec<u8> = all(node);
     let mut snapshots = vec![Snapshot { op: 0, content: now.clone() }];
     for op in 1..60 {
@@ -82,24 +82,11 @@ impl Committing {
 }
 
 impl BlockDevice for Committing {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> lanefs_device::Result<()> {
-        self.inner.read_at(buf, offset)
-    }
+    forward_to!(inner: size read_only read_at flush discard);
+
     fn write_at(&self, data: &[u8], offset: u64) -> lanefs_device::Result<()> {
         self.commit();
         self.inner.write_at(data, offset)
-    }
-    fn flush(&self) -> lanefs_device::Result<()> {
-        self.inner.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> lanefs_device::Result<()> {
-        self.inner.discard(offset, len)
     }
 }
 
@@ -119,7 +106,7 @@ fn a_cut_shows_a_file_that_was() {
         let image = Image::new("4M", &[kind, &["-J", "size=1"]].concat());
         let (old, ino) = (image.file("old"), image.file("a"));
         let fs = image.open();
-        let node = fs.node(old).unwrap();
+        let node = fs.inode(old).unwrap();
         assert!(write(&node, 0, &vec![OLD; 8 << 20]).is_err());
         node.content().truncate(0).unwrap();
         drop(node);
@@ -129,7 +116,7 @@ fn a_cut_shows_a_file_that_was() {
         let committing = Arc::new(Committing { inner: Arc::clone(&device), fs: OnceLock::new() });
         let fs = image.open_on(Arc::clone(&committing) as Arc<dyn BlockDevice>);
         let start = device.mark("0");
-        let node = fs.node(ino).unwrap();
+        let node = fs.inode(ino).unwrap();
         committing.fs.set(Arc::downgrade(&fs)).unwrap();
         BUSY.set(false);
         let snapshots = history(&node, &committing, &mut StdRng::seed_from_u64(seed as u64));
@@ -144,7 +131,7 @@ fn a_cut_shows_a_file_that_was() {
             let synced: usize = state.marks(&log).next_back().unwrap().1.parse().unwrap();
             let found = Arc::new(state.device());
             let fs = image.open_on(Arc::clone(&found) as Arc<dyn BlockDevice>);
-            let content = all(&fs.node(ino).unwrap());
+            let content = all(&fs.inode(ino).unwrap());
             fs.close().unwrap();
             assert!(!content.contains(&OLD), "{state}: old data");
             if masks.0 != synced {
@@ -179,14 +166,14 @@ fn a_cut_while_a_file_gets_its_tree() {
         let image = Image::new("4M", &[KINDS[1], &["-J", "size=1"], kind].concat());
         let ino = image.file("a");
         let fs = image.open();
-        write(&fs.node(ino).unwrap(), 0, &vec![7; size as usize]).unwrap();
+        write(&fs.inode(ino).unwrap(), 0, &vec![7; size as usize]).unwrap();
         image.close(fs);
 
         let device = Arc::new(RecordingDevice::new(Medium::from_bytes(std::fs::read(image.path()).unwrap())));
         let committing = Arc::new(Committing { inner: Arc::clone(&device), fs: OnceLock::new() });
         let fs = image.open_on(Arc::clone(&committing) as Arc<dyn BlockDevice>);
         let start = device.mark("start");
-        let node = fs.node(ino).unwrap();
+        let node = fs.inode(ino).unwrap();
         committing.fs.set(Arc::downgrade(&fs)).unwrap();
         BUSY.set(false);
         node.content().enable_verity(&Verity::default(), 0).unwrap();
@@ -201,7 +188,7 @@ fn a_cut_while_a_file_gets_its_tree() {
         for state in log.crash_states(seed as u64, 4).filter(|state| state.cut > start) {
             let found = Arc::new(state.device());
             let fs = image.open_on(Arc::clone(&found) as Arc<dyn BlockDevice>);
-            let node = fs.node(ino).unwrap();
+            let node = fs.inode(ino).unwrap();
             assert!(all(&node) == vec![7; size as usize], "{state}");
             let has = node.content().is_verity();
             let behind = node.content().fiemap(size.next_multiple_of(1024)..u64::MAX, 10).unwrap();

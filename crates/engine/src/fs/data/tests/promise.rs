@@ -9,15 +9,15 @@ const FULL: usize = 84;
 
 /// Returns a file of four unwritten extents, as many as its inode has room for, on a volume without
 /// a free block.
-fn full() -> (Image, Arc<Fs>, NodeRef, Vec<alloc::Reserved>) {
+fn full() -> (Image, Arc<Fs>, InodeRef, Vec<alloc::Reserved>) {
     let image = Image::new("8M", KINDS[1]);
     let (ino, other) = (image.file("a"), image.file("full"));
     let fs = image.open();
-    let node = fs.node(ino).unwrap();
+    let node = fs.inode(ino).unwrap();
     for i in 0..4 {
         node.content().fallocate(FallocMode::KeepSize, i * 100 * BLOCK as u64, 20 * BLOCK as u64).unwrap();
     }
-    let filler = fs.node(other).unwrap();
+    let filler = fs.inode(other).unwrap();
     assert!(matches!(write(&filler, 0, &vec![1; 16 << 20]), Err(Error::NoSpace)));
     let mut at = filler.file().size();
     while write(&filler, at, &[1; BLOCK]).is_ok() {
@@ -62,7 +62,7 @@ fn a_write_into_unwritten_blocks_that_was_taken_is_written_out() {
         assert!(all(&node) == model);
         // It continues once there is space.
         drop(held);
-        let filler = fs.node(node.ino + 1).unwrap();
+        let filler = fs.inode(node.ino + 1).unwrap();
         filler.content().truncate(1 << 20).unwrap();
         drop(filler);
         buffered::write(&node, 3 * BLOCK as u64, &[9; BLOCK]).unwrap();
@@ -76,7 +76,7 @@ fn a_write_into_unwritten_blocks_that_was_taken_is_written_out() {
 #[test]
 fn a_punch_that_finds_no_space_changes_nothing() {
     let (image, fs, node, held) = full();
-    let full = fs.node(node.ino + 1).unwrap();
+    let full = fs.inode(node.ino + 1).unwrap();
     let before = all(&full);
     for (node, at) in [(&node, 5), (&full, 7)] {
         for _ in 0..2 {
@@ -105,7 +105,7 @@ fn writes_into_many_full_leaves_that_were_taken_are_written_out() {
     let image = Image::new("32M", KINDS[1]);
     let ino = image.file("a");
     let fs = image.open();
-    let node = fs.node(ino).unwrap();
+    let node = fs.inode(ino).unwrap();
     let mut model = vec![0; LEAVES * FULL * 2 * BLOCK];
     for at in (0..LEAVES * FULL).map(|i| i * 2 * BLOCK) {
         model[at..at + BLOCK].fill(1);
@@ -147,7 +147,7 @@ fn writes_that_were_taken_before_the_tree_grew_are_written_out() {
         let image = Image::new("32M", KINDS[1]);
         let ino = image.file("a");
         let fs = image.open();
-        let node = fs.node(ino).unwrap();
+        let node = fs.inode(ino).unwrap();
         let mut model = vec![0; LEAVES * FULL * 2 * BLOCK];
         // No write past the cache has to write out what lies between i_disksize and it.
         node.content().truncate(model.len() as u64).unwrap();
@@ -183,7 +183,7 @@ fn writes_into_many_full_index_nodes_that_were_taken_are_written_out() {
     let image = Image::new("192M", KINDS[1]);
     let ino = image.file("a");
     let fs = image.open();
-    let node = fs.node(ino).unwrap();
+    let node = fs.inode(ino).unwrap();
     for i in 0..NODES * FULL * FULL {
         buffered::write(&node, (i * 2 * BLOCK) as u64, &[1; BLOCK]).unwrap();
     }
@@ -215,7 +215,7 @@ fn nothing_is_claimed_when_all_is_written_out() {
         let options = OpenOptions::new().write(true).use_reserved(true).commit_interval(Duration::ZERO);
         let device = Arc::new(FileDevice::open(PathBuf::from(image.path())).unwrap());
         let fs = Fs::open(device, options.writeback(way)).unwrap();
-        let nodes = inos.map(|ino| fs.node(ino).unwrap());
+        let nodes = inos.map(|ino| fs.inode(ino).unwrap());
         let mut rng = StdRng::seed_from_u64(kind as u64);
         for step in 0..1500 {
             let node = &nodes[rng.random_range(0..2)];

@@ -14,7 +14,7 @@ const BLOCK: u64 = 1024;
 const N: u64 = 48_000;
 
 /// Returns the numbers in the file, by the blocks where they lie.
-fn numbers(node: &NodeRef) -> Vec<(u64, u64)> {
+fn numbers(node: &InodeRef) -> Vec<(u64, u64)> {
     let content = all(node);
     let number = |bytes: &[u8]| u64::from_le_bytes(*bytes.first_chunk().unwrap());
     let mut found = Vec::new();
@@ -33,7 +33,7 @@ fn cut(mode: FallocMode, blocks: Range<u64>) {
     let image = Image::new("64M", &[KINDS[1], &["-J", "size=1"]].concat());
     let ino = image.file("a");
     let fs = image.open();
-    let node = fs.node(ino).unwrap();
+    let node = fs.inode(ino).unwrap();
     for i in 0..N / 2 {
         // Coprime to their number, so that leaves split and none is full.
         let block = i * 4001 % (N / 2) * 2;
@@ -44,7 +44,7 @@ fn cut(mode: FallocMode, blocks: Range<u64>) {
 
     let device = Arc::new(RecordingDevice::new(Medium::from_bytes(std::fs::read(image.path()).unwrap())));
     let fs = image.open_on(Arc::clone(&device) as Arc<dyn BlockDevice>);
-    let node = fs.node(ino).unwrap();
+    let node = fs.inode(ino).unwrap();
     let (size, start) = (node.file().size(), device.mark("shift"));
     let (len, restarts) = (blocks.end - blocks.start, fs.journal.stats().restarts);
     node.content().fallocate(mode, blocks.start * BLOCK, len * BLOCK).unwrap();
@@ -64,7 +64,7 @@ fn cut(mode: FallocMode, blocks: Range<u64>) {
     for state in log.crash_states(1, 2).filter(|state| state.cut > start) {
         let found = Arc::new(state.device());
         let fs = image.open_on(Arc::clone(&found) as Arc<dyn BlockDevice>);
-        let node = fs.node(ino).unwrap();
+        let node = fs.inode(ino).unwrap();
         let (seen, is) = (numbers(&node), node.file().size());
         assert!([size, new_size].contains(&is), "{state}: {is} bytes");
         let mut kept = (0..N).step_by(2).filter(|n| !taken(*n)).peekable();

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{File, Volume};
+use lanefs_device::forward_to;
 use lanefs_sim::{Image as Medium, Log, RecordingDevice};
 use std::sync::Mutex;
 
@@ -17,12 +18,8 @@ struct Hooked {
 }
 
 impl BlockDevice for Hooked {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
+    forward_to!(inner: size read_only write_at flush discard);
+
     fn read_at(&self, buf: &mut [u8], offset: u64) -> lanefs_device::Result<()> {
         if (offset..offset + buf.len() as u64).contains(&self.at)
             && let Some(file) = self.file.lock().unwrap().take()
@@ -30,15 +27,6 @@ impl BlockDevice for Hooked {
             std::thread::spawn(move || file.write_at(&[2; 9000], 100).unwrap()).join().unwrap();
         }
         self.inner.read_at(buf, offset)
-    }
-    fn write_at(&self, data: &[u8], offset: u64) -> lanefs_device::Result<()> {
-        self.inner.write_at(data, offset)
-    }
-    fn flush(&self) -> lanefs_device::Result<()> {
-        self.inner.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> lanefs_device::Result<()> {
-        self.inner.discard(offset, len)
     }
 }
 

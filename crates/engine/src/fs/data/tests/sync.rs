@@ -1,7 +1,7 @@
 //! The commits and flushes that a sync waits for.
 
 use crate::{File, OpenOptions, Volume};
-use lanefs_device::{BlockDevice, MemDevice};
+use lanefs_device::{BlockDevice, MemDevice, forward_to};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -79,15 +79,8 @@ struct Beside {
 }
 
 impl BlockDevice for Beside {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> lanefs_device::Result<()> {
-        self.inner.read_at(buf, offset)
-    }
+    forward_to!(inner: size read_only read_at flush discard);
+
     fn write_at(&self, data: &[u8], offset: u64) -> lanefs_device::Result<()> {
         let file = self.file.lock().unwrap().clone().filter(|_| data.iter().all(|byte| *byte == STREAM));
         if let Some(file) = file
@@ -100,12 +93,6 @@ impl BlockDevice for Beside {
             thread::spawn(write).join().unwrap();
         }
         self.inner.write_at(data, offset)
-    }
-    fn flush(&self) -> lanefs_device::Result<()> {
-        self.inner.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> lanefs_device::Result<()> {
-        self.inner.discard(offset, len)
     }
 }
 

@@ -7,11 +7,11 @@ const FULL: u64 = 84;
 const EXTENTS: u64 = 10_000;
 
 /// Makes a file of [`EXTENTS`] extents or more. Returns how many blocks its map takes.
-fn map_blocks(blocks: u64, fill: impl Fn(&NodeRef)) -> u64 {
+fn map_blocks(blocks: u64, fill: impl Fn(&InodeRef)) -> u64 {
     let image = Image::new("40M", &["-t", "ext4", "-b", "1024", "-O", "^has_journal"]);
     let ino = image.file("f");
     let fs = image.open();
-    let node = fs.node(ino).unwrap();
+    let node = fs.inode(ino).unwrap();
     fill(&node);
     let map = node.state().blocks / 2 - blocks;
     drop(node);

@@ -17,7 +17,7 @@ fn number(text: &str) -> u64 {
 
 /// Fills `ino` to the last block. Returns how many bytes it has then.
 fn fill(fs: &Arc<Fs>, ino: u32) -> u64 {
-    let node = fs.node(ino).unwrap();
+    let node = fs.inode(ino).unwrap();
     let mut at = 0;
     loop {
         match write(&node, at, &[5; 64 << 10]) {
@@ -100,14 +100,14 @@ fn an_inode_table_in_the_middle_of_a_file() {
     );
     let ino = image.file("f");
     let fs = image.open();
-    let node = fs.node(ino).unwrap();
+    let node = fs.inode(ino).unwrap();
     write(&node, 0, &vec![6; 1 << 20]).unwrap();
     drop(node);
     image.close(fs);
     let block = number(&image.debugfs("bmap f 0"));
     image.debugfs(&format!("set_bg 5 inode_table {block}"));
     let fs = image.open();
-    let node = fs.node(ino).unwrap();
+    let node = fs.inode(ino).unwrap();
     let e = write(&node, 0, &[8; 1024]).unwrap_err();
     let zone = Zone::InodeTable(5);
     assert!(
@@ -151,7 +151,7 @@ fn a_damaged_descriptor_is_refused_for_writing_only() {
     assert!(e.to_string().contains("group 5") || e.to_string().contains("descriptor 5"), "{e}");
     let device = Arc::new(FileDevice::open(PathBuf::from(image.path())).unwrap());
     let fs = Fs::open(device, OpenOptions::new()).unwrap();
-    fs.node(crate::store::ROOT_INO).unwrap();
+    fs.inode(crate::store::ROOT_INO).unwrap();
 }
 
 /// A descriptor that counts more inodes as never used than as free, or all inodes of the root's
@@ -171,7 +171,7 @@ fn a_descriptor_that_has_live_inodes_as_never_used() {
         let fs = image.open();
         let before: Vec<_> = (11..=12).map(|ino| fs.read_inode(ino).unwrap()).collect();
         {
-            let root = fs.node(crate::store::ROOT_INO).unwrap();
+            let root = fs.inode(crate::store::ROOT_INO).unwrap();
             let file = root.create(b"beside", NewKind::File, ATTR).unwrap();
             assert!(fs.layout().inode_slot(file.ino).unwrap().group > 0, "{field}: inode {}", file.ino);
         }
@@ -195,7 +195,7 @@ fn an_inode_bitmap_that_has_live_inodes_as_free() {
             .map(|ino| fs.read_inode(ino).ok().map(|i| (i.mode, i.links_count, i.i_block)))
             .collect();
         {
-            let root = fs.node(crate::store::ROOT_INO).unwrap();
+            let root = fs.inode(crate::store::ROOT_INO).unwrap();
             let file = root.create(b"beside", NewKind::File, ATTR).unwrap();
             assert!(fs.layout().inode_slot(file.ino).unwrap().group > 0, "inode {}", file.ino);
             for n in 0..20 {

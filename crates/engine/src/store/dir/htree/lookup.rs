@@ -70,8 +70,8 @@ impl IndexPath {
                 self.frames.pop();
                 continue;
             };
-            // The ranges of a valid index do not overlap. Those of a damaged one may repeat without
-            // end.
+            // The ranges of a valid index do not overlap. The ranges of a damaged one may repeat
+            // without end.
             self.leaves += 1;
             if self.leaves > dir.blocks {
                 return Err(DirError::IndexCycle { ino: dir.inode.ino, blocks: dir.blocks }.into());

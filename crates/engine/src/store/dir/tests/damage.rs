@@ -46,7 +46,7 @@ impl Sample {
         }
         let device = Arc::new(MemDevice::from_bytes(bytes));
         let fs = open(&device);
-        let Ok(dir) = fs.node(self.dir) else { return };
+        let Ok(dir) = fs.inode(self.dir) else { return };
         let mut listed = 0;
         let _ = read_dir(&fs, &dir.state(), 0, &mut |entry| {
             assert!((1..=255).contains(&entry.name.len()) && entry.ino != 0);
@@ -142,7 +142,7 @@ fn checksums_are_verified() {
         let mut bytes = device.to_bytes();
         bytes[place] ^= 0x40;
         let fs = open(&Arc::new(MemDevice::from_bytes(bytes)));
-        let dir = fs.node(ino).unwrap();
+        let dir = fs.inode(ino).unwrap();
         let listed = read_dir(&fs, &dir.state(), 0, &mut |_| ControlFlow::Continue(()));
         let said = listed.unwrap_err();
         assert!(said.to_string().contains("checksum"), "{said}");

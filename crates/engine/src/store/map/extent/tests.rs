@@ -198,89 +198,109 @@ fn extent(ee_block: u32, len: u32, ee_start: u64, unwritten: bool) -> Extent {
     Extent { ee_block, len, unwritten, ee_start }
 }
 
+/// Random operations on one file, and what they have met.
+struct RandomOps {
+    rng: StdRng,
+    file: File,
+    /// Blocks of the file that operations are about.
+    span: u32,
+    /// The next block of data that is free for certain.
+    data: u64,
+    no_space: u32,
+}
+
+impl RandomOps {
+    /// Notes an operation that found no space. It may fail in no other way.
+    fn done(&mut self, done: Result<()>) {
+        match done {
+            Ok(()) => {}
+            Err(Error::NoSpace) => self.no_space += 1,
+            Err(e) => panic!("{e}"),
+        }
+    }
+
+    /// Inserts an extent into the hole at `lblk`. One that is mapped already is refused.
+    fn insert(&mut self, lblk: u32) {
+        let Self { rng, file, data, .. } = self;
+        let hole = file.model.range(lblk..).next().map_or(u32::MAX, |(k, _)| *k) - lblk;
+        if hole == 0 || file.model.contains_key(&lblk) {
+            let wrong = file.with(1000, |t| t.insert(extent(lblk, 1, 1, false)));
+            assert!(matches!(wrong, Err(Error::Extent(ExtentError::Mapped { .. }))));
+            return;
+        }
+        let most = if rng.random() { 1 } else { 90 };
+        let len = rng.random_range(1..=hole.min(most));
+        // Sometimes next to the neighbour's blocks, so that extents join.
+        let left = lblk.checked_sub(1).and_then(|l| file.model.get(&l)).copied();
+        let (start, unwritten) = match left {
+            Some((block, unwritten)) if rng.random() && !file.taken(block + 1, len) => (block + 1, unwritten),
+            _ => {
+                *data += 1000;
+                (*data, rng.random())
+            }
+        };
+        let before = (file.root, file.mem.nodes.clone());
+        let done = file.insert(extent(lblk, len, start, unwritten));
+        if done.is_err() {
+            assert_eq!(before, (file.root, file.mem.nodes.clone()));
+        }
+        self.done(done);
+    }
+
+    fn remove(&mut self, lblk: u32) {
+        let Self { rng, file, span, .. } = self;
+        let width = if rng.random_ratio(1, 20) { *span } else { rng.random_range(1..60) };
+        let done = file.remove(lblk..lblk + width, rng.random_range(0..20));
+        self.done(done);
+    }
+
+    /// Makes a part of the extent at `lblk` written if it is unwritten, and the other way round.
+    fn convert(&mut self, lblk: u32) {
+        let Self { rng, file, .. } = self;
+        let found = lookup(&file.mem, OWNER, &file.root, lblk).unwrap();
+        if let Mapping::Mapped { len, unwritten, .. } = found {
+            let len = rng.random_range(1..=len);
+            let done = file.convert(lblk..lblk + len, !unwritten);
+            self.done(done);
+        }
+    }
+
+    /// Collapses a range, or makes room for one.
+    fn shift(&mut self, lblk: u32) {
+        let Self { rng, file, .. } = self;
+        let (by, extra) = (rng.random_range(1..40), rng.random_range(0..20));
+        let done = match rng.random() {
+            true => file.collapse(lblk..lblk + by, extra),
+            false => file.make_room(lblk, by, extra),
+        };
+        self.done(done);
+    }
+}
+
 #[test]
 fn random_operations_agree_with_the_model() {
     let mut deepest = 0;
     for seed in 0..60 {
-        let mut rng = StdRng::seed_from_u64(seed);
         let space = if seed % 4 == 0 { 8 } else { 1 << 20 };
         let span = [300, 3000, 40_000][seed as usize % 3];
-        let mut file = File::new(space);
-        let (mut data, mut no_space) = (1000u64, 0);
+        let rng = StdRng::seed_from_u64(seed);
+        let mut random = RandomOps { rng, file: File::new(space), span, data: 1000, no_space: 0 };
         for step in 0..1700 {
-            let lblk = rng.random_range(0..span);
+            let lblk = random.rng.random_range(0..span);
             let grow = if step < 1100 { 7 } else { 3 };
-            match rng.random_range(0..11) {
-                10 => {
-                    let by = rng.random_range(1..40);
-                    let extra = rng.random_range(0..20);
-                    let done = match rng.random() {
-                        true => file.collapse(lblk..lblk + by, extra),
-                        false => file.make_room(lblk, by, extra),
-                    };
-                    match done {
-                        Ok(()) => {}
-                        Err(Error::NoSpace) => no_space += 1,
-                        Err(e) => panic!("{e}"),
-                    }
-                }
-                n if n < grow => {
-                    let hole = file.model.range(lblk..).next().map_or(u32::MAX, |(k, _)| *k) - lblk;
-                    if hole == 0 || file.model.contains_key(&lblk) {
-                        let wrong = file.with(1000, |t| t.insert(extent(lblk, 1, 1, false)));
-                        assert!(matches!(wrong, Err(Error::Extent(ExtentError::Mapped { .. }))));
-                        continue;
-                    }
-                    let most = if rng.random() { 1 } else { 90 };
-                    let len = rng.random_range(1..=hole.min(most));
-                    // Sometimes next to the neighbour's blocks, so that extents join.
-                    let left = lblk.checked_sub(1).and_then(|l| file.model.get(&l)).copied();
-                    let (start, unwritten) = match left {
-                        Some((block, unwritten)) if rng.random() && !file.taken(block + 1, len) => {
-                            (block + 1, unwritten)
-                        }
-                        _ => {
-                            data += 1000;
-                            (data, rng.random())
-                        }
-                    };
-                    let before = (file.root, file.mem.nodes.clone());
-                    match file.insert(extent(lblk, len, start, unwritten)) {
-                        Ok(()) => {}
-                        Err(Error::NoSpace) => {
-                            no_space += 1;
-                            assert_eq!(before, (file.root, file.mem.nodes.clone()));
-                        }
-                        Err(e) => panic!("{e}"),
-                    }
-                }
-                n if n < 9 => {
-                    let width = if rng.random_ratio(1, 20) { span } else { rng.random_range(1..60) };
-                    match file.remove(lblk..lblk + width, rng.random_range(0..20)) {
-                        Ok(()) => {}
-                        Err(Error::NoSpace) => no_space += 1,
-                        Err(e) => panic!("{e}"),
-                    }
-                }
-                _ => {
-                    if let Mapping::Mapped { len, unwritten, .. } =
-                        lookup(&file.mem, OWNER, &file.root, lblk).unwrap()
-                    {
-                        let len = rng.random_range(1..=len);
-                        match file.convert(lblk..lblk + len, !unwritten) {
-                            Ok(()) => {}
-                            Err(Error::NoSpace) => no_space += 1,
-                            Err(e) => panic!("{e}"),
-                        }
-                    }
-                }
+            match random.rng.random_range(0..11) {
+                10 => random.shift(lblk),
+                n if n < grow => random.insert(lblk),
+                n if n < 9 => random.remove(lblk),
+                _ => random.convert(lblk),
             }
-            deepest = deepest.max(file.depth());
+            deepest = deepest.max(random.file.depth());
             if step % 50 == 0 {
-                file.check();
+                random.file.check();
             }
-            file.check_lookup(rng.random_range(0..span + 100));
+            random.file.check_lookup(random.rng.random_range(0..span + 100));
         }
+        let RandomOps { mut file, no_space, .. } = random;
         file.check();
         assert_eq!(no_space > 0, space == 8, "seed {seed}: {no_space} times no space");
         file.remove(0..MAX_BLOCKS, 5).unwrap();

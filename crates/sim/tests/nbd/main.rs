@@ -3,6 +3,9 @@
 //! `reconnect=`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
 
+mod replay;
+mod threads;
+
 use lanefs_device::{BlockDevice, DeviceError, FileOptions, NbdDevice, NbdError, NbdExport, ReadOp, WriteOp};
 use lanefs_sim::{Image, NbdFault, NbdKind, NbdServer, NbdSettings, seed_from_env};
 use rand::{Rng, RngCore};
@@ -216,42 +219,48 @@ fn a_batch_that_is_half_done_is_whole_afterwards() {
     }
 }
 
-/// The kill comes from outside, while many threads write and flush.
+/// The kill comes from outside, while many threads write and flush. A thread that is not woken
+/// would wait for `timeout=`, or without end.
 #[test]
 fn a_server_is_killed_under_load() {
     let seed = seed_from_env("LANEFS_SEED");
-    let bench = Bench::new(usual());
-    let device = bench.open();
-    let end = Instant::now() + Duration::from_millis(1500);
-    std::thread::scope(|scope| {
-        for thread in 0..8u64 {
-            let (device, mut rng) = (&device, seed.rng(thread));
-            scope.spawn(move || {
-                let start = thread * (1 << 20);
-                let mut model = vec![0; 1 << 16];
-                while Instant::now() < end {
-                    let (at, len) = (rng.random_range(0..100) * 512, rng.random_range(1..20) * 512);
-                    let data = bytes_of(len, rng.next_u32() as u8);
-                    device.write_at(&data, start + at as u64).unwrap();
-                    model[at..at + len].copy_from_slice(&data);
-                    if rng.random_bool(0.05) {
-                        device.flush().unwrap();
+    for parameters in ["&timeout=60&reconnect=60", "&timeout=60&reconnect=60&connections=3"] {
+        let bench = Bench::new(NbdSettings { flags: usual().flags | 1 << 8, ..usual() });
+        let device = bench.try_open(parameters).unwrap();
+        let began = Instant::now();
+        let end = began + Duration::from_millis(1500);
+        std::thread::scope(|scope| {
+            for thread in 0..8u64 {
+                let (device, mut rng) = (&device, seed.rng(thread));
+                scope.spawn(move || {
+                    let start = thread * (1 << 20);
+                    let mut model = vec![0; 1 << 19];
+                    while Instant::now() < end {
+                        let (at, len) = (rng.random_range(0..100) * 512, rng.random_range(1..20) * 512);
+                        let len = if rng.random_bool(0.05) { 400_000 } else { len };
+                        let data = bytes_of(len, rng.next_u32() as u8);
+                        device.write_at(&data, start + at as u64).unwrap();
+                        model[at..at + len].copy_from_slice(&data);
+                        if rng.random_bool(0.05) {
+                            device.flush().unwrap();
+                        }
+                        let mut back = vec![0; if rng.random_bool(0.1) { 1 << 19 } else { 1 << 16 }];
+                        device.read_at(&mut back, start).unwrap();
+                        assert!(back == model[..back.len()], "thread {thread}");
                     }
-                    let mut back = vec![0; 1 << 16];
-                    device.read_at(&mut back, start).unwrap();
-                    assert!(back == model, "thread {thread}");
-                }
-            });
-        }
-        let mut rng = seed.rng(99);
-        while Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(rng.random_range(20..150)));
-            bench.server.kill(rng.next_u64());
-        }
-    });
-    device.flush().unwrap();
-    assert!(bench.server.connections() > 5);
-    assert_eq!(bench.server.durable().to_bytes(), bench.server.image().to_bytes());
+                });
+            }
+            let mut rng = seed.rng(99);
+            while Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(rng.random_range(5..150)));
+                bench.server.kill(rng.next_u64());
+            }
+        });
+        assert!(began.elapsed() < Duration::from_secs(30), "{parameters}: {:?}", began.elapsed());
+        device.flush().unwrap();
+        assert!(bench.server.connections() > 5);
+        assert_eq!(bench.server.durable().to_bytes(), bench.server.image().to_bytes());
+    }
 }
 
 /// A rule that is broken is named, with its numbers, and ends the device for good.
@@ -335,6 +344,29 @@ fn a_block_status_that_is_none() {
     assert!(bench.server.count(NbdKind::Read) > 0);
 }
 
+/// A server whose answers do not fit its blocks is asked for whole blocks all the same.
+#[test]
+fn a_hole_that_ends_in_a_block() {
+    let bench = Bench::new(NbdSettings { blocks: Some((4096, 4096, 1 << 20)), ..usual() });
+    let device = bench.open();
+    device.write_at(&[1; 4096], 8192).unwrap();
+    bench.server.fault(Some(NbdKind::BlockStatus), 1, NbdFault::OddStatus);
+    let mut back = vec![9; 1 << 20];
+    device.read_at(&mut back, 0).unwrap();
+    assert!(back[..8192] == [0; 8192] && back[8192..12288] == [1; 4096]);
+}
+
+#[test]
+fn zeros_are_written_where_the_server_has_no_way() {
+    let bench = Bench::new(usual());
+    let device = bench.open();
+    device.write_at(&[1; 8192], 0).unwrap();
+    bench.server.fault(Some(NbdKind::WriteZeroes), 1, NbdFault::Errno(95));
+    device.write_zeroes(1024, 4096).unwrap();
+    let image = bench.server.image().to_bytes();
+    assert!(image[..1024] == [1; 1024] && image[1024..5120] == [0; 4096] && image[5120..8192] == [1; 3072]);
+}
+
 #[test]
 fn holes_are_not_read() {
     let mut image = Image::zeroed(SIZE);
@@ -408,6 +440,27 @@ fn a_server_that_never_answers_fails_the_device() {
 }
 
 #[test]
+fn without_reconnect_there_is_one_connection() {
+    let bench = Bench::new(usual());
+    let device = bench.try_open("&reconnect=0").unwrap();
+    bench.server.disconnect();
+    let e = why(device.read_at(&mut [0; 512], 0));
+    assert_eq!(e, NbdError::GaveUp { seconds: 0, last: Box::new(NbdError::Closed) });
+    assert_eq!(bench.server.connections(), 1);
+}
+
+/// A server that closes each connection at a certain request is not connected to all the time.
+#[test]
+fn a_request_that_ends_connections_is_sent_ever_less_often() {
+    let bench = Bench::new(usual());
+    let device = bench.try_open("&timeout=5&reconnect=2").unwrap();
+    bench.server.fault_from(Some(NbdKind::Flush), 1, NbdFault::Close);
+    let e = why(device.flush());
+    assert_eq!(e, NbdError::GaveUp { seconds: 2, last: Box::new(NbdError::Closed) });
+    assert!((4..15).contains(&bench.server.connections()), "{} connections", bench.server.connections());
+}
+
+#[test]
 fn a_server_that_stays_away_fails_the_device_for_all_threads() {
     let bench = Bench::new(usual());
     let device = bench.try_open("&timeout=1&reconnect=1").unwrap();
@@ -421,6 +474,7 @@ fn a_server_that_stays_away_fails_the_device_for_all_threads() {
             });
         }
     });
+    assert_eq!(bench.server.connections(), 1);
     // It stays so: what was acknowledged may be lost.
     bench.server.set_down(false);
     let e = device.read_at(&mut [0; 512], 0).unwrap_err();

@@ -1,15 +1,15 @@
 //! The inodes in use, by number.
 //!
-//! A node leaves the table in one of two ways. [`NodeTable::sweep`] and [`NodeTable::clear_unused`]
-//! evict nodes that have a name. A node without one is removed, and then deleted, by the thread
-//! that dropped its last reference.
+//! An inode leaves the cache in one of two ways. [`InodeCache::sweep`] and
+//! [`InodeCache::clear_unused`] evict inodes that have a name. An inode without one is removed, and
+//! then deleted, by the thread that dropped its last reference.
 //!
-//! Invariant: no state is lost with a node. Dirty pages and pending times keep it in the table. The
-//! ticket of the flush that its data needs passes to the volume, and the next node of the inode
-//! begins with it.
+//! Invariant: no state is lost by an eviction. Dirty pages and pending times keep an inode in the
+//! cache. The ticket of the flush that its data needs passes to the volume, and the inode begins
+//! with it when it is cached again.
 
 use super::durable::Durable;
-use super::{Node, NodeRef};
+use super::{CachedInode, InodeRef};
 use crate::error::Result;
 use crate::fs::Fs;
 use lanefs_format::Inode;
@@ -22,37 +22,37 @@ const SHARDS: usize = 64;
 /// Files that are not in use whose pages stay cached, in all shards.
 const KEPT: usize = 16 << 10;
 
-/// A map from number to node, in shards. A shard's mutex is held while an inode is read, so that
-/// two threads that read one inode do not make two nodes of it.
+/// The inode cache: a map from number to inode, in shards. A shard's mutex is held while an inode
+/// is read, so that two threads do not cache one inode twice.
 #[derive(Debug)]
-pub(crate) struct NodeTable {
-    shards: [Mutex<IntMap<u32, Arc<Node>>>; SHARDS],
+pub(crate) struct InodeCache {
+    shards: [Mutex<IntMap<u32, Arc<CachedInode>>>; SHARDS],
 }
 
-impl NodeTable {
+impl InodeCache {
     pub(crate) fn new() -> Self {
         Self { shards: std::array::from_fn(|_| Mutex::default()) }
     }
 
-    fn shard(&self, ino: u32) -> &Mutex<IntMap<u32, Arc<Node>>> {
+    fn shard(&self, ino: u32) -> &Mutex<IntMap<u32, Arc<CachedInode>>> {
         &self.shards[ino as usize % SHARDS]
     }
 
-    /// Returns the node of `ino`. Makes it from what `read` returns, if there is none.
+    /// Returns the inode `ino`. Makes it from what `read` returns, if there is none.
     pub(super) fn get(
         &self,
         fs: &Arc<Fs>,
         ino: u32,
         read: impl FnOnce() -> Result<Inode>,
-    ) -> Result<NodeRef> {
+    ) -> Result<InodeRef> {
         let mut shard = self.shard(ino).lock();
         if let Some(node) = shard.get(&ino) {
             node.refs.fetch_add(1, Ordering::Relaxed);
             fs.retain();
-            return Ok(NodeRef(Arc::clone(node)));
+            return Ok(InodeRef(Arc::clone(node)));
         }
         let inode = read()?;
-        let node = Arc::new_cyclic(|me| Node {
+        let node = Arc::new_cyclic(|me| CachedInode {
             me: Weak::clone(me),
             ino,
             fs: Arc::clone(fs),
@@ -66,20 +66,20 @@ impl NodeTable {
         });
         shard.insert(ino, Arc::clone(&node));
         fs.retain();
-        Ok(NodeRef(node))
+        Ok(InodeRef(node))
     }
 
-    /// Returns the node of `ino`, if there is one.
-    pub(super) fn find(&self, ino: u32) -> Option<NodeRef> {
+    /// Returns the inode `ino`, if it is cached.
+    pub(super) fn find(&self, ino: u32) -> Option<InodeRef> {
         let shard = self.shard(ino).lock();
         let node = shard.get(&ino)?;
         node.refs.fetch_add(1, Ordering::Relaxed);
         node.fs.retain();
-        Some(NodeRef(Arc::clone(node)))
+        Some(InodeRef(Arc::clone(node)))
     }
 
-    /// Evicts all nodes that are not in use, at the end of a volume: node and volume reference each
-    /// other.
+    /// Evicts all inodes that are not in use, at the end of a volume: inode and volume reference
+    /// each other.
     pub(crate) fn clear_unused(&self) {
         for shard in &self.shards {
             let unused = evict(&mut shard.lock(), |_| true);
@@ -88,13 +88,13 @@ impl NodeTable {
         }
     }
 
-    /// Evicts nodes that are not in use and have no change that the inode on disk does not have.
+    /// Evicts inodes that are not in use and have no change that the inode on disk does not have.
     /// Keeps some thousand files whose pages may be read again.
     pub(crate) fn sweep(&self) {
         self.sweep_but(KEPT / SHARDS);
     }
 
-    /// Evicts every node that is not in use and not ahead, and frees the memory of the maps.
+    /// Evicts every inode that is not in use and not ahead, and frees the memory of the maps.
     pub(crate) fn sweep_all(&self) {
         self.sweep_but(0);
         self.shards.iter().for_each(|shard| shard.lock().shrink_to_fit());
@@ -114,11 +114,11 @@ impl NodeTable {
     }
 
     /// Evicts `node`, if no thread took a reference meanwhile and it has no change that the inode
-    /// on disk does not have. Returns `true` if it did. A node without a name is evicted in any
+    /// on disk does not have. Returns `true` if it did. An inode without a name is evicted in any
     /// case, and the caller, which dropped the last reference, deletes the inode. The name is
-    /// checked under the shard's lock: before, another thread may have used the node, and given it
+    /// checked under the shard's lock: before, another thread may have used the inode, and given it
     /// its first name or removed its last.
-    pub(super) fn remove_unused(&self, node: &Arc<Node>) -> bool {
+    pub(super) fn remove_unused(&self, node: &Arc<CachedInode>) -> bool {
         let mut shard = self.shard(node.ino).lock();
         if node.refs.load(Ordering::Acquire) != 0
             || !node.is_nameless() && (node.is_ahead() || node.has_pages()) && !node.fs.is_closed()
@@ -136,9 +136,12 @@ impl NodeTable {
     }
 }
 
-/// Takes out of a shard the nodes that are not in use and that `may_go` chooses. Leaves a node
+/// Takes out of a shard the inodes that are not in use and that `may_go` chooses. Leaves an inode
 /// without a name to the thread that dropped its last reference, which deletes the inode.
-fn evict(shard: &mut IntMap<u32, Arc<Node>>, mut may_go: impl FnMut(&Node) -> bool) -> Vec<Arc<Node>> {
+fn evict(
+    shard: &mut IntMap<u32, Arc<CachedInode>>,
+    mut may_go: impl FnMut(&CachedInode) -> bool,
+) -> Vec<Arc<CachedInode>> {
     let gone = shard.extract_if(|_, node| {
         let goes = node.refs.load(Ordering::Acquire) == 0 && may_go(node) && !node.is_nameless();
         if goes {
@@ -149,9 +152,9 @@ fn evict(shard: &mut IntMap<u32, Arc<Node>>, mut may_go: impl FnMut(&Node) -> bo
     gone.map(|(_, node)| node).collect()
 }
 
-/// Passes a node's ticket to the volume before the node leaves the table: from then on another
+/// Passes an inode's ticket to the volume before the inode leaves the cache: from then on another
 /// thread may load the inode anew.
-fn hand_over(node: &Node) {
+fn hand_over(node: &CachedInode) {
     if let Some(file) = node.file_if_used() {
         node.fs.keep_unflushed(file.unflushed());
     }
