@@ -17,7 +17,7 @@ fn volume(block_size: u32) -> (Arc<MemDevice>, Volume) {
     let volume = open().open_device(device.clone()).unwrap();
     let file = volume.create_file("/old").unwrap();
     let full = loop {
-        if let Err(e) = file.write_at(&vec![OLD; 1 << 20], file.metadata().size()) {
+        if let Err(e) = file.write_at(&vec![OLD; 1 << 20], file.metadata().len()) {
             break e;
         }
     };
@@ -44,7 +44,7 @@ fn byte_at(at: u64) -> u8 {
 }
 
 fn content(file: &File) -> Vec<u8> {
-    let mut content = vec![OLD; file.metadata().size() as usize];
+    let mut content = vec![OLD; file.metadata().len() as usize];
     assert_eq!(file.read_at(&mut content, 0).unwrap(), content.len());
     content
 }
@@ -74,7 +74,7 @@ fn bytes_that_cannot_be_put_are_not_mapped() {
     let file = volume.create_file("/f").unwrap();
     let failed = || DeviceError::new(Op::Write, 0, 0, std::io::ErrorKind::StorageFull.into());
     file.write_placed(0..100_000, &mut |_| Err(failed().into())).unwrap_err();
-    assert_eq!((file.metadata().size(), file.metadata().sectors()), (0, 0));
+    assert_eq!((file.metadata().len(), file.metadata().sectors()), (0, 0));
     // The second plan fails: the first stays.
     let mut plans = 0;
     let mut write = |places: &[Placement]| {
@@ -82,7 +82,7 @@ fn bytes_that_cannot_be_put_are_not_mapped() {
         if plans == 2 { Err(failed().into()) } else { put(&device, places) }
     };
     file.write_placed(0..10 << 20, &mut write).unwrap_err();
-    let size = file.metadata().size();
+    let size = file.metadata().len();
     assert!((1..10 << 20).contains(&size), "{size}");
     assert!(content(&file).into_iter().eq((0..size).map(byte_at)));
     volume.close().unwrap();
