@@ -19,6 +19,7 @@ mod limits;
 mod neighbours;
 mod noacl;
 mod orphans;
+mod overlay_power;
 mod own_inodes;
 mod power_loss;
 mod power_loss_data;

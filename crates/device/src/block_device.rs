@@ -168,6 +168,12 @@ pub trait BlockDevice: Send + Sync + Debug {
         None
     }
 
+    /// Returns whether a lock of this host keeps all other hosts from writing to the medium, so that
+    /// a volume on it needs no claim by multiple mount protection.
+    fn is_private(&self) -> bool {
+        false
+    }
+
     /// Fills `buf` with the bytes from `offset` on.
     ///
     /// # Errors
@@ -349,6 +355,10 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
 
     fn mapped(&self) -> Option<&Mapped> {
         (**self).mapped()
+    }
+
+    fn is_private(&self) -> bool {
+        (**self).is_private()
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {

@@ -4,7 +4,7 @@
 ///
 /// A device over another one writes only the methods in which it differs. A method that is not
 /// named has its default, as in every implementation: `measure`, `alignment`, `sector_size`,
-/// `atomic_write`, `owner`, `name`, `cached` and `mapped` say something of the device below only if
+/// `atomic_write`, `owner`, `name`, `cached`, `mapped` and `is_private` say something of the device below only if
 /// they are named.
 ///
 /// # Examples
@@ -85,6 +85,11 @@ macro_rules! forward_to {
     (@ $field:tt mapped) => {
         fn mapped(&self) -> Option<&$crate::Mapped> {
             self.$field.mapped()
+        }
+    };
+    (@ $field:tt is_private) => {
+        fn is_private(&self) -> bool {
+            self.$field.is_private()
         }
     };
     (@ $field:tt read_at) => {

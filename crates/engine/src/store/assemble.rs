@@ -2,6 +2,7 @@
 
 use super::alloc::{Alloc, discard_freed};
 use super::dimensions::{Dimensions, History};
+use super::generations::Generations;
 use super::inode_table::own_inodes;
 use super::orphan::Orphans;
 use super::xattr::Sharing;
@@ -10,7 +11,7 @@ use crate::error::Result;
 use lanefs_device::{BlockDevice, Persistence};
 use lanefs_format::{Superblock, Timestamp};
 use lanefs_journal::{Journal, LogConfig};
-use lanefs_sync::atomic::{AtomicBool, AtomicU32};
+use lanefs_sync::atomic::AtomicBool;
 use lanefs_sync::time::realtime;
 use lanefs_sync::{Mutex, OnceLock};
 use std::sync::Arc;
@@ -95,7 +96,7 @@ impl Store {
             resizing: Mutex::new(()),
             xattr_sharing: Sharing::default(),
             orphans: Orphans::default(),
-            generation: AtomicU32::new(first_generation(&sb, config.clock)),
+            generations: Generations::new(first_generation(&sb, config.clock)),
             clock: Clock::new(config.clock, config.tick_times, sb.inode_context().inode_size == 128),
             counters: Counters::new(),
             acl: config.acl,

@@ -129,6 +129,9 @@ impl Content<'_> {
             return Ok(());
         }
         let _timer = self.fs().counters.write.start();
+        if let Some(pages) = self.file.pages_if_used() {
+            pages.prefetch(offset);
+        }
         self.throttle()?;
         let _held = self.lock_to_write(offset, end)?;
         match stamp {

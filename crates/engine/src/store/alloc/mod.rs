@@ -37,6 +37,7 @@ use crate::error::Result;
 use crate::store::Store;
 use lanefs_format::Layout;
 use lanefs_journal::Freed;
+use lanefs_stats::Counter;
 use lanefs_sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
@@ -68,7 +69,13 @@ pub(crate) struct Alloc {
     freeing: AtomicU64,
     lanes: lane::Lanes,
     registry: Registry,
-    free_inodes: AtomicU64,
+    /// The free inodes when the volume was opened. Those freed and taken since are counted apart, so
+    /// that threads write no common cache line.
+    inodes_at_open: u64,
+    inodes_freed: Counter,
+    inodes_taken: Counter,
+    /// The groups that may have a free inode.
+    inodes: Orders,
 }
 
 impl Alloc {
@@ -81,12 +88,15 @@ impl Alloc {
             blocks_per_group: u64::from(layout.blocks_per_group()),
             first_data_block: layout.first_data_block(),
             space: Space::new(free_blocks),
-            orders: Orders::new(searched),
+            orders: Orders::new(searched, buddy::ORDERS as u32),
             releases: AtomicU64::new(0),
             freeing: AtomicU64::new(0),
             lanes: lane::Lanes::new(),
             registry: Registry::default(),
-            free_inodes: AtomicU64::new(free_inodes),
+            inodes_at_open: free_inodes,
+            inodes_freed: Counter::new(),
+            inodes_taken: Counter::new(),
+            inodes: Orders::new(searched, 1),
         }
     }
 
@@ -123,9 +133,11 @@ impl Alloc {
         self.freeing.load(Acquire) > 0
     }
 
-    /// Returns the inodes that can still be taken.
+    /// Returns the inodes that can still be taken. Counts of a damaged volume may be wrong: they stop
+    /// at zero.
     pub(crate) fn free_inodes(&self) -> u64 {
-        self.free_inodes.load(Relaxed)
+        let taken = self.inodes_taken.get();
+        self.inodes_at_open.saturating_add(self.inodes_freed.get()).saturating_sub(taken)
     }
 
     /// Sets a wrong count of free blocks.
@@ -157,13 +169,19 @@ impl Alloc {
         }
     }
 
-    fn add_free_inode(&self) {
-        self.free_inodes.fetch_add(1, Relaxed);
+    /// Notes that an inode of `group` is free, under the group's mutex.
+    fn add_free_inode(&self, group: u32) {
+        self.inodes_freed.add(1);
+        self.inodes.set(group, None, Some(0));
     }
 
-    /// Counts of a damaged volume may be wrong: they stop at zero.
+    /// Notes that no inode of `group` can be taken, under the group's mutex.
+    fn no_free_inode(&self, group: u32) {
+        self.inodes.set(group, Some(0), None);
+    }
+
     fn sub_free_inode(&self) {
-        let _ = self.free_inodes.fetch_update(Relaxed, Relaxed, |f| Some(f.saturating_sub(1)));
+        self.inodes_taken.add(1);
     }
 
     /// Makes blocks available after their freeing has committed. Called by the journal.
@@ -189,8 +207,9 @@ impl Alloc {
             blocks += run.end - run.start;
         }
         self.orders.grow(layout.group_count());
+        self.inodes.grow(layout.group_count());
         self.space.freed(blocks);
-        self.free_inodes.fetch_add(new.1, Relaxed);
+        self.inodes_freed.add(new.1);
         self.releases.fetch_add(1, Release);
     }
 

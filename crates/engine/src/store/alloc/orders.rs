@@ -4,9 +4,10 @@
 //! that order. Groups are unknown until a search reads them. A group's bits change only under its
 //! mutex, so they never hide a free run. Reading them takes no lock.
 //!
+//! An index of one order does the same for free inodes.
+//!
 //! The index of a volume that grows gets further segments, each at least as large as all before it.
 
-use super::buddy::ORDERS;
 use lanefs_sync::OnceLock;
 use lanefs_sync::atomic::{
     AtomicU32, AtomicU64,
@@ -15,6 +16,8 @@ use lanefs_sync::atomic::{
 
 #[derive(Debug)]
 pub(super) struct Orders {
+    /// How many orders there are.
+    orders: u32,
     segments: [OnceLock<Segment>; 32],
     groups: AtomicU32,
 }
@@ -30,9 +33,9 @@ struct Segment {
 }
 
 impl Segment {
-    fn new(first: u32, groups: u32) -> Self {
+    fn new(first: u32, groups: u32, orders: u32) -> Self {
         let each = groups.div_ceil(64);
-        let words = each as usize * ORDERS;
+        let words = each as usize * orders as usize;
         Self { first, each, words: (0..words).map(|_| AtomicU64::new(!0)).collect() }
     }
 
@@ -46,11 +49,11 @@ impl Segment {
 }
 
 impl Orders {
-    pub(super) fn new(groups: u32) -> Self {
+    pub(super) fn new(groups: u32, orders: u32) -> Self {
         let segments: [_; 32] = std::array::from_fn(|_| OnceLock::new());
-        let orders = Self { segments, groups: AtomicU32::new(0) };
-        orders.grow(groups);
-        orders
+        let index = Self { orders, segments, groups: AtomicU32::new(0) };
+        index.grow(groups);
+        index
     }
 
     /// Gives a volume that has grown `groups` groups; of the new ones nothing is known.
@@ -58,7 +61,7 @@ impl Orders {
         for segment in &self.segments {
             let end = self.segments().last().map_or(0, Segment::end);
             if end < groups {
-                segment.get_or_init(|| Segment::new(end, (groups - end).max(end)));
+                segment.get_or_init(|| Segment::new(end, (groups - end).max(end), self.orders));
             }
         }
         self.groups.fetch_max(groups, Release);
@@ -76,9 +79,11 @@ impl Orders {
         let Some(segment) = self.segments().find(|segment| group < segment.end()) else { return };
         for order in before.min(now)..before.max(now) {
             let Some(word) = segment.word(order, group) else { continue };
-            match now > before {
-                true => word.fetch_or(bit, Relaxed),
-                false => word.fetch_and(!bit, Relaxed),
+            // A bit that is right already costs no write of a line that all threads share.
+            match (now > before, word.load(Relaxed) & bit != 0) {
+                (true, false) => word.fetch_or(bit, Relaxed),
+                (false, true) => word.fetch_and(!bit, Relaxed),
+                _ => continue,
             };
         }
     }
@@ -107,7 +112,7 @@ mod tests {
 
     #[test]
     fn groups_are_found_by_order() {
-        let orders = Orders::new(200);
+        let orders = Orders::new(200, 16);
         assert_eq!(orders.next(15, 199, u32::MAX), Some(199));
         for group in 0..200 {
             orders.set(group, Some(15), (group % 50 == 3).then_some(group / 50 + 4));
@@ -123,7 +128,7 @@ mod tests {
 
     #[test]
     fn groups_that_come_later_are_found_too() {
-        let orders = Orders::new(70);
+        let orders = Orders::new(70, 16);
         (0..70).for_each(|group| orders.set(group, Some(15), None));
         assert_eq!(orders.next(0, 0, u32::MAX), None);
         for (before, groups) in [(70, 100), (100, 129), (129, 5000), (5000, 5001)] {

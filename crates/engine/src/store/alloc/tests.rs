@@ -650,3 +650,18 @@ fn a_group_with_a_damaged_inode_bitmap_is_passed_by() {
     assert!(matches!(e, Error::NoInodes), "{e}");
     assert_eq!(taken, all - u64::from(lost));
 }
+
+/// A directory with more files than many groups have inodes: a search reads no full group twice.
+#[test]
+fn a_group_without_inodes_is_passed_by_until_one_is_free() {
+    let fs = volume(32);
+    let take = || fs.transact(20, |txn| Ok(alloc_inode(txn, InodeHint::File { parent: 2 })?.0)).unwrap();
+    let group = |ino| fs.layout().inode_slot(ino).unwrap().group;
+    let first = take();
+    while group(take()) < 2 {}
+    assert_eq!(fs.alloc.inodes.next(0, 0, u32::MAX), Some(2));
+    fs.transact(20, |txn| free_inode(txn, first, false)).unwrap();
+    assert_eq!((fs.alloc.inodes.next(0, 0, u32::MAX), take()), (Some(0), first));
+    assert_eq!(group(take()), 2);
+    assert_eq!(fs.alloc.inodes.next(0, 0, u32::MAX), Some(2));
+}
