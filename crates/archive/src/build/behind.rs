@@ -1,5 +1,5 @@
 //! Write-behind for the volume that a build fills: a thread of its own writes to the file what the
-//! filling thread hands over. Long runs go past the system's page cache, unless they will be read.
+//! filling thread hands over, and has the system write that back meanwhile.
 //!
 //! Writes are queued in order: metadata as copies, the data of files as excerpts, which the thread
 //! reads. What lies one behind the other is written at once. The queue is bounded. A read waits
@@ -8,8 +8,7 @@
 //! Invariants:
 //! - Writes reach the device below in the order in which they were made.
 //! - A failed write, or read of an excerpt, fails each later write and flush.
-//! - A flush waits for nothing and makes nothing durable: what a power cut leaves of the file has no
-//!   name anyway.
+//! - A flush makes nothing durable: what a power cut leaves of the file has no name anyway.
 
 use crate::excerpt::Excerpt;
 use crate::import::Sink;
@@ -19,14 +18,14 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// Bytes of a write to the device below, at most, and of those that begin before anybody waits.
+/// Bytes of a write to the device below, at most.
 const CHUNK: usize = 1 << 20;
 /// Bytes of memory, and writes, that are queued.
 const QUEUED: usize = 8 << 20;
 const CHUNKS: usize = 1024;
 /// Buffers that are kept for the next writes.
 const SPARE: usize = 8;
-/// Bytes of a write from which on it is content, which does not change again.
+/// Bytes of a write from which on it is content, which does not change again: writeback begins.
 const CONTENT: usize = 128 << 10;
 
 /// See the head of the file.
@@ -39,9 +38,8 @@ pub(super) struct WriteBehind {
 #[derive(Debug)]
 struct Shared {
     below: Arc<dyn BlockDevice>,
-    past_cache: bool,
     state: Mutex<WriteQueue>,
-    /// Much was queued, somebody waits, or all has ended.
+    /// Something was queued, or all has ended.
     filled: Condvar,
     /// Something was written.
     written: Condvar,
@@ -54,10 +52,6 @@ struct WriteQueue {
     writing: Option<(u64, u64)>,
     /// Bytes of memory of the queue.
     bytes: usize,
-    /// Bytes that are to be written.
-    len: u64,
-    /// Threads that wait for writes.
-    waiting: usize,
     spare: Vec<Vec<u8>>,
     /// The first failure: its number, what failed, the place and the length.
     failed: Option<(i32, Op, u64, u64)>,
@@ -144,13 +138,7 @@ impl WriteQueue {
             }
         };
         self.bytes += n;
-        self.len += n as u64;
         n
-    }
-
-    /// Returns whether the thread has a reason to write.
-    fn is_due(&self) -> bool {
-        !self.queue.is_empty() && (self.len >= CHUNK as u64 || self.waiting > 0 || self.ended)
     }
 
     /// Takes the next chunks that lie one behind the other, as many as are written at once.
@@ -164,7 +152,6 @@ impl WriteQueue {
             len += next.end() - next.offset;
             run.push(next);
         }
-        self.len -= len;
         self.writing = run.first().zip(run.last()).map(|(first, last)| (first.offset, last.end()));
     }
 
@@ -190,12 +177,9 @@ impl Shared {
     /// Waits until `ready` says so of the state, or all has failed.
     fn wait(&self, ready: impl Fn(&WriteQueue) -> bool) -> MutexGuard<'_, WriteQueue> {
         let mut state = self.lock();
-        state.waiting += 1;
         while !ready(&state) && state.failed.is_none() {
-            self.filled.notify_one();
             state = self.written.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        state.waiting -= 1;
         state
     }
 
@@ -204,7 +188,7 @@ impl Shared {
         let mut state = self.wait(|state| !state.is_full());
         check(&state)?;
         let queued = push(&mut state);
-        let begins = state.writing.is_none() && state.is_due();
+        let begins = state.writing.is_none();
         drop(state);
         if begins {
             self.filled.notify_one();
@@ -217,14 +201,14 @@ impl Shared {
         let (mut run, mut memory) = (Vec::new(), AlignedBuf::zeroed(CHUNK));
         let mut state = self.lock();
         loop {
-            if !state.is_due() {
+            state.take(&mut run);
+            if run.is_empty() {
                 if state.ended {
                     return;
                 }
                 state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            state.take(&mut run);
             let failed = state.failed.is_some();
             drop(state);
             let done = if failed { Ok(()) } else { self.write(&run, &mut memory) };
@@ -262,24 +246,19 @@ impl Shared {
         if bytes.is_empty() {
             return Ok(());
         }
-        if bytes.len() < CONTENT {
-            return self.below.write_at(bytes, offset);
+        self.below.write_at(bytes, offset)?;
+        if bytes.len() >= CONTENT {
+            self.below.start_writeback(offset, bytes.len() as u64);
         }
-        match self.past_cache {
-            true => self.below.write_shared(bytes, offset)?,
-            false => self.below.write_at(bytes, offset)?,
-        }
-        // Of what could not bypass the cache.
-        self.below.start_writeback(offset, bytes.len() as u64);
         Ok(())
     }
 }
 
 impl WriteBehind {
-    /// Returns such a device on top of another. Long runs bypass the page cache, if `past_cache`.
-    pub(super) fn new(below: Arc<dyn BlockDevice>, past_cache: bool) -> io::Result<Self> {
-        let (filled, written) = (Condvar::new(), Condvar::new());
-        let shared = Arc::new(Shared { below, past_cache, state: Mutex::default(), filled, written });
+    /// Returns such a device on top of another.
+    pub(super) fn new(below: Arc<dyn BlockDevice>) -> io::Result<Self> {
+        let state = Mutex::default();
+        let shared = Arc::new(Shared { below, state, filled: Condvar::new(), written: Condvar::new() });
         let own = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("write".into()).spawn(move || own.work())?;
         Ok(Self { shared, thread: Some(thread) })
@@ -301,8 +280,8 @@ impl WriteBehind {
         self.shared.lock().unread.take()
     }
 
-    /// Waits until all is written.
-    pub(super) fn finish(&self) -> Result<(), DeviceError> {
+    /// Waits until nothing is queued.
+    fn drained(&self) -> Result<(), DeviceError> {
         check(&self.shared.wait(WriteQueue::is_idle))
     }
 }
@@ -313,7 +292,6 @@ impl Sink for WriteBehind {
         self.shared.queue(|state| {
             let chunk = Chunk { offset, content };
             state.bytes += chunk.memory();
-            state.len += chunk.end() - offset;
             state.queue.push_back(chunk);
         })
     }
@@ -372,16 +350,16 @@ impl BlockDevice for WriteBehind {
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
-        check(&self.shared.lock())
+        self.drained()
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
-        self.finish()?;
+        self.drained()?;
         self.shared.below.discard(offset, len)
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
-        self.finish()?;
+        self.drained()?;
         self.shared.below.write_zeroes(offset, len)
     }
 }
@@ -396,7 +374,7 @@ mod tests {
     #[test]
     fn what_was_written_is_read() {
         let below = Arc::new(MemDevice::new(4 << 20));
-        let behind = WriteBehind::new(below.clone(), true).unwrap();
+        let behind = WriteBehind::new(below.clone()).unwrap();
         let mut want = vec![0; 4 << 20];
         // Overlapping writes of all lengths, read back at once.
         for n in 0..2000_usize {
@@ -415,7 +393,7 @@ mod tests {
         want[100 + (2 << 20)..105 + (2 << 20)].fill(4);
         behind.write_zeroes(50, 100).unwrap();
         want[50..150].fill(0);
-        behind.finish().unwrap();
+        behind.flush().unwrap();
         assert!(below.to_bytes() == want);
     }
 
@@ -423,7 +401,7 @@ mod tests {
     #[test]
     fn excerpts_are_written_in_order() {
         let below = Arc::new(MemDevice::new(4 << 20));
-        let behind = WriteBehind::new(below.clone(), true).unwrap();
+        let behind = WriteBehind::new(below.clone()).unwrap();
         behind.write_at(&vec![9; 4 << 20], 0).unwrap();
         let mut file = tempfile::tempfile().unwrap();
         let content: Vec<u8> = (0..3 << 20).map(|n: u32| (n % 251) as u8).collect();
@@ -447,7 +425,7 @@ mod tests {
         let mut seen = vec![0; 4 << 20];
         behind.read_at(&mut seen, 0).unwrap();
         assert!(seen == want);
-        behind.finish().unwrap();
+        behind.flush().unwrap();
         assert!(below.to_bytes() == want);
     }
 
@@ -455,24 +433,23 @@ mod tests {
     #[test]
     fn nothing_is_written_behind_what_cannot_be_read() {
         let below = Arc::new(MemDevice::new(1 << 20));
-        let behind = WriteBehind::new(below.clone(), true).unwrap();
+        let behind = WriteBehind::new(below.clone()).unwrap();
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[1; 6000]).unwrap();
         behind.put(Excerpt::File(Arc::new(file), 0..8192), 0, 0).unwrap();
         // The queue may have failed before this.
         let _ = behind.write_at(&[2; 4096], 65536);
-        assert!(behind.finish().is_err());
+        assert!(behind.flush().is_err());
         assert_eq!(behind.unread().unwrap().kind(), io::ErrorKind::UnexpectedEof);
         assert_eq!(below.to_bytes()[65536..][..4096], [0; 4096]);
     }
 
     #[test]
     fn a_failure_is_told() {
-        let behind = WriteBehind::new(Arc::new(MemDevice::new(1 << 20)), false).unwrap();
+        let behind = WriteBehind::new(Arc::new(MemDevice::new(1 << 20))).unwrap();
         behind.write_at(&[1; 10], (1 << 20) - 5).unwrap();
-        assert!(behind.finish().is_err());
+        assert!(behind.flush().is_err());
         assert!(behind.write_at(&[1; 10], 0).is_err());
-        assert!(behind.finish().is_err());
         assert!(behind.flush().is_err());
     }
 }

@@ -196,8 +196,7 @@ impl Filling<'_> {
         let device = parts.open(&self.file).map_err(|e| self.failed(e))?;
         let report =
             mkfs::format(&Volatile::new(Arc::clone(&device)), &volume).map_err(|e| self.failed(e))?;
-        let behind = WriteBehind::new(Arc::clone(&device), !parts.are_read_again());
-        let behind = Arc::new(behind.map_err(|e| self.failed(e))?);
+        let behind = Arc::new(WriteBehind::new(Arc::clone(&device)).map_err(|e| self.failed(e))?);
         let opened = OpenOptions::new().write(true).mmp(false).threads(false).cache_bytes(CACHE);
         let opened =
             opened.commit_interval(Duration::ZERO).clock(self.options.time).open_device(behind.clone());
@@ -206,7 +205,7 @@ impl Filling<'_> {
         let place = source.place();
         let written = import::write(source, &filled, &self.import, (removed, &*behind), events);
         // Also after a failure: what is kept then is a volume.
-        let closed = filled.close().and_then(|()| Ok(behind.finish()?));
+        let closed = filled.close().and_then(|()| Ok(behind.flush()?));
         if let Err(e) = written.and(closed.map_err(|e| self.failed(e))) {
             // The failure that is told is the first one.
             let _ = device.flush();

@@ -76,11 +76,6 @@ impl Parts {
         Ok(open_url(name, &FileOptions::new())?)
     }
 
-    /// Returns whether the volume is read again when it is filled.
-    pub(super) fn are_read_again(&self) -> bool {
-        self.verity.is_some()
-    }
-
     /// Makes the tree of the volume that is there now. Returns its root hash.
     pub(super) fn make_tree(
         &self,

@@ -44,9 +44,6 @@ impl FileDevice {
     /// Writes past the page cache. `None` where that cannot be done for this range.
     pub(super) fn write_past_cache(&self, data: &[u8], offset: u64) -> Option<io::Result<()>> {
         let shared = self.shared.as_ref().filter(|shared| shared.fits(offset, data.len()))?;
-        if data.as_ptr().addr().is_multiple_of(shared.align) {
-            return if_possible(shared.file.write_all_at(data, offset));
-        }
         let mut own = AlignedBuf::zeroed(data.len());
         own.copy_from_slice(data);
         if_possible(shared.file.write_all_at(&own, offset))
