@@ -1,4 +1,4 @@
-//! A tar archive as the source of an import: a stream, or a file of which only headers are read here.
+//! A tar archive as the source of an import: a stream, or a file of which only headers are read.
 
 use crate::image::PlainArchive;
 use crate::limit::Limit;

@@ -214,14 +214,14 @@ impl File {
         Ok(at)
     }
 
-    /// Writes `bytes` of the file, which the caller itself puts on the volume's device: `write` gets
-    /// the places of them, or of a part of them, and puts the bytes and the zeros around them there
-    /// before the file's map shows them. On a nearly full volume it may get the same bytes again,
-    /// with other places.
+    /// Writes `bytes` of the file, which the caller itself puts on the volume's device: `write`
+    /// gets the places of them, or of a part of them, and puts the bytes and the zeros around them
+    /// there before the file's map shows them. On a nearly full volume it may get the same bytes
+    /// again, with other places.
     ///
-    /// For a program that fills a new volume on a device of its own, and knows a shorter way for the
-    /// bytes than through memory of the library. Bytes that `write` leaves away have any content:
-    /// that of deleted files too.
+    /// For a program that fills a new volume on a device of its own, and knows a shorter way for
+    /// the bytes than through memory of the library. Bytes that `write` leaves away have any
+    /// content: that of deleted files too.
     ///
     /// # Errors
     /// Those of [`write_at`](Self::write_at) and of `write`: a part may have been written.
