@@ -457,7 +457,7 @@ fn docker_save_is_read() {
 fn a_build_checks_digests_of_plain_layers() {
     let layer = plain(Tar::new().file("f", "f"));
     let mut layout = Layout::default();
-    let image = layout.image("amd64", &[layer.clone()]);
+    let image = layout.image("amd64", std::slice::from_ref(&layer));
     layout.named(image, "x");
     let build_of = |layout: &Layout| {
         let (dir, path) = layout.archive();
