@@ -122,7 +122,7 @@ bench-fio: judges
 bench-all: judges
 	@scripts/image-peers.sh
 	cargo build --profile bench -p lanefs-cli
-	for bench in foundation images write-path scale mount remote check journal rangelock; do \
+	for bench in foundation images write-path fsync scale mount remote check journal rangelock; do \
 	  cargo run --profile bench -p lanefs-bench --bin $$bench -- $(ARGS) || exit 1; done
 	$(MAKE) bench-fio
 	cargo run --profile bench -p lanefs-bench --bin tables

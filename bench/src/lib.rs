@@ -1,6 +1,7 @@
 //! Shared parts of the benchmarks.
 
 pub mod cases;
+pub mod fsync;
 pub mod linked_list;
 pub mod process;
 pub mod report;

@@ -100,6 +100,17 @@ impl Served {
     }
 }
 
+impl Served {
+    /// Ends a server that was started in the foreground, which may write out what it has to tell.
+    ///
+    /// # Panics
+    /// If it is not ours to end.
+    pub fn terminate(mut self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).expect("kill");
+        self.child.wait().expect("wait");
+    }
+}
+
 impl Drop for Served {
     /// Kills it: what it had not written is lost with it.
     fn drop(&mut self) {

@@ -6,7 +6,7 @@
 //! was synced is there, operations are whole, and they are in order.
 
 use lanefs::{AtSymlink, NewAttr, OpenOptions, RenameFlags, SetAttr, SetXattr, Volume};
-use lanefs_sim::{CrashState, DumpFile, Log, RecordingDevice, Seed, seed_from_env};
+use lanefs_sim::{CrashState, DumpFile, Image, Log, RecordingDevice, Seed, seed_from_env};
 use lanefs_tests::{e2fsck, patterned, volume_digest};
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -19,8 +19,8 @@ pub(crate) const ARGS: &[&str] = &["-t", "ext4", "-b", "1024", "-J", "size=1"];
 const ATTR: NewAttr = NewAttr { permissions: 0o640, uid: 7, gid: 8 };
 
 /// A burst of operations with what the tree was after each.
-struct Burst {
-    log: Log,
+pub(crate) struct Burst {
+    pub(crate) log: Log,
     /// Digest after operation `i`; the first is of the volume before any.
     history: Vec<u64>,
 }
@@ -29,9 +29,15 @@ fn open(device: Arc<dyn lanefs_device::BlockDevice>) -> Volume {
     OpenOptions::new().write(true).commit_interval(Duration::ZERO).open_device(device).unwrap()
 }
 
-fn burst(device: RecordingDevice, rng: &mut StdRng, operations: usize, syncs: usize) -> Burst {
-    let device = Arc::new(device);
-    let volume = open(device.clone());
+/// Runs a burst on `volume_device`, whose writes `device` records.
+pub(crate) fn burst(
+    volume_device: Arc<dyn lanefs_device::BlockDevice>,
+    device: &RecordingDevice,
+    rng: &mut StdRng,
+    operations: usize,
+    syncs: usize,
+) -> Burst {
+    let volume = open(volume_device);
     let mut history = vec![volume_digest(&volume)];
     device.mark("op 0");
     device.mark("sync 0");
@@ -90,6 +96,20 @@ pub(crate) fn step(volume: &Volume, rng: &mut StdRng) -> lanefs::Result<()> {
 
 /// Recovers a state and holds it against what was promised.
 fn judge(state: &CrashState, burst: &Burst, dump: &mut DumpFile) {
+    let device = Arc::new(state.device());
+    check_promises(state, burst, device.clone());
+    check_image(state, &device.image(), dump);
+}
+
+/// Has e2fsck judge a recovered volume.
+pub(crate) fn check_image(state: &CrashState, image: &Image, dump: &mut DumpFile) {
+    dump.set(image).unwrap();
+    let (code, said) = e2fsck(dump.path(), &["-fn"]);
+    assert!(code == 0, "{state}: e2fsck -fn after recovery: {code}\n{said}");
+}
+
+/// Recovers the volume of a state on `device`, and closes it: its tree is one that was promised.
+pub(crate) fn check_promises(state: &CrashState, burst: &Burst, device: Arc<dyn lanefs_device::BlockDevice>) {
     let last = |what: &str| {
         let mark = state
             .marks(&burst.log)
@@ -98,8 +118,7 @@ fn judge(state: &CrashState, burst: &Burst, dump: &mut DumpFile) {
         mark.unwrap_or(0)
     };
     let (synced, done) = (last("sync"), last("op"));
-    let device = Arc::new(state.device());
-    let volume = Volume::open_device(device.clone()).unwrap_or_else(|e| panic!("{state}: {e}"));
+    let volume = Volume::open_device(device).unwrap_or_else(|e| panic!("{state}: {e}"));
     let digest = volume_digest(&volume);
     volume.close().unwrap_or_else(|e| panic!("{state}: close: {e}"));
     let allowed = &burst.history[synced..=(done + 1).min(burst.history.len() - 1)];
@@ -108,9 +127,6 @@ fn judge(state: &CrashState, burst: &Burst, dump: &mut DumpFile) {
         "{state}: the tree is none of those after operations {synced}..={}",
         done + 1
     );
-    dump.set(&device.image()).unwrap();
-    let (code, said) = e2fsck(dump.path(), &["-fn"]);
-    assert!(code == 0, "{state}: e2fsck -fn after recovery: {code}\n{said}");
 }
 
 /// Runs a burst on a volume that `mke2fs` makes with `args`, on a medium that writes `atomic_write`
@@ -121,8 +137,8 @@ fn campaign(args: &[&str], atomic_write: usize) {
     let factor: usize = std::env::var("LANEFS_LONG").ok().and_then(|v| v.parse().ok()).unwrap_or(1);
     let mut rng = seed.rng(1);
     let base = patterned(12 << 20, args);
-    let device = RecordingDevice::new(base.clone()).with_atomic_write(atomic_write);
-    let burst = burst(device, &mut rng, 60 * factor, 6 * factor);
+    let device = Arc::new(RecordingDevice::new(base.clone()).with_atomic_write(atomic_write));
+    let burst = burst(device.clone(), &device, &mut rng, 60 * factor, 6 * factor);
     let mut dump = DumpFile::create(dir.path().join("state.img"), &base).unwrap();
     let mut states = 0;
     for state in burst.log.crash_states(seed.value(), 20) {

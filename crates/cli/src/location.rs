@@ -42,7 +42,10 @@ impl Location {
             return Self::Host(arg.into());
         }
         let at = match splits.first() {
-            Some(&first) if VolumeUrl::names_server(arg) => first,
+            Some(&first) if VolumeUrl::names_server(arg) || VolumeUrl::is_stacked(arg) => {
+                // In a stack, the first behind the last file or folder that it names.
+                splits.iter().find(|&&at| is_complete(&bytes[..at])).copied().unwrap_or(first)
+            }
             _ => splits.iter().rev().find(|&&at| holds_volume(&bytes[..at])).copied().unwrap_or(last),
         };
         Self::Volume {
@@ -86,10 +89,21 @@ pub(crate) fn forgotten_slash(arg: &OsStr) -> Option<OsString> {
 }
 
 /// Returns whether the `:/` behind `before` belongs to a scheme: that of `nbd://host/export`,
-/// `rbd:/` and `pmem:/dev/shm/v` separates no path.
+/// `rbd:/` and `pmem:/dev/shm/v` separates no path, also in `overlay:base=nbd://host/export`.
 fn is_scheme(before: &[u8], from: &[u8]) -> bool {
-    let is_server = || matches!(before, b"nbd" | b"nbds" | b"nbd+unix" | b"nbds+unix");
-    matches!(before, b"pmem" | b"rbd") || from.starts_with(b"://") && is_server()
+    let scheme = match VolumeUrl::is_stacked(OsStr::from_bytes(before)) || before == b"cached" {
+        true => before.rsplit(|b| matches!(b, b':' | b'=')).next().unwrap_or_default(),
+        false => before,
+    };
+    let is_server = || matches!(scheme, b"nbd" | b"nbds" | b"nbd+unix" | b"nbds+unix");
+    matches!(scheme, b"pmem" | b"rbd" | b"cached") || from.starts_with(b"://") && is_server()
+}
+
+/// Returns whether a name ends where the name of a volume may end: that of a stack has all that its
+/// devices need.
+fn is_complete(name: &[u8]) -> bool {
+    let name = OsStr::from_bytes(name);
+    !VolumeUrl::is_stacked(name) || VolumeUrl::parse(name).is_ok()
 }
 
 /// Returns whether the name leads to a file or device, or a part of one.
@@ -121,6 +135,18 @@ mod tests {
         assert_eq!(parse("nbds+unix:///e?socket=/s@1:/"), inside("nbds+unix:///e?socket=/s@1", "/"));
         assert_eq!(parse("rbd:p/i@s?conf=/c:/a:/b"), inside("rbd:p/i@s?conf=/c", "/a:/b"));
         assert_eq!(parse("rbd:p/n/i:/"), inside("rbd:p/n/i", "/"));
+        for stack in [
+            "overlay:base=nbd://host:10/e@2,top=/t",
+            "overlay:base=/d/v.img@root,top=t",
+            "overlay:base=cached:nbd+unix:///e?socket=/s,dir=/c,top=/t",
+            "overlay:base=rbd:p/i@s?conf=/c,top=/t",
+            "overlay:base=pmem:/d/v,top=/t",
+            "cached:/d/v.img,dir=/c",
+            "cached:nbds://h/e,dir=/c,size=1G",
+        ] {
+            assert_eq!(parse(format!("{stack}:/a:/b")), inside(stack, "/a:/b"));
+            assert_eq!(parse(stack), Location::Host(stack.into()));
+        }
         assert_eq!(parse("rbd:/p/i"), Location::Host("rbd:/p/i".into()));
         assert_eq!(parse("nbd://[::1]/e"), Location::Host("nbd://[::1]/e".into()));
         assert_eq!(whole_volume("nbd://host/:/".as_ref()), "nbd://host/");

@@ -12,7 +12,7 @@ use lanefs::{MmpWait, OpenOptions, Resize, Volume};
 use lanefs_archive::Overwrite;
 use lanefs_archive::content::{self, Content};
 use lanefs_device::{
-    BlockDevice, Cached, FileOptions, Medium, PartitionTable, VolumeUrl, absolute_url, open_url,
+    BlockDevice, Cached, FileOptions, Medium, PartitionTable, VolumeUrl, absolute_name, open_url,
     without_password,
 };
 use lanefs_format::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
@@ -21,7 +21,6 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::ops::Range;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -246,21 +245,17 @@ fn window_of(name: &VolumeName) -> Option<Range<u64>> {
 
 /// Returns the name by which a process in any directory finds the volume again.
 pub(crate) fn source(name: &VolumeName) -> OsString {
-    if let Some(text) = name.to_str().filter(|_| VolumeUrl::names_server(name)) {
-        return absolute_url(text).map_or_else(|_| name.into(), OsString::from);
-    }
-    let Some(path) = VolumeUrl::parse(name).ok().and_then(|url| url.path()) else { return name.into() };
-    let Ok(mut source) = path.canonicalize().map(PathBuf::into_os_string) else { return name.into() };
-    // The part, if it names one, as it is written.
-    let (name, path) = (name.as_bytes(), path.as_os_str().as_bytes());
-    let name = name.strip_prefix(b"pmem:").unwrap_or(name);
-    source.push(OsStr::from_bytes(name.strip_prefix(path).unwrap_or_default()));
-    source
+    absolute_name(name).unwrap_or_else(|_| name.into())
 }
 
 /// Returns whether a volume of that name is in a file at all.
 pub(crate) fn names_file(name: &VolumeName) -> bool {
     VolumeUrl::parse(name).is_ok_and(|url| url.path().is_some())
+}
+
+/// Returns whether what is in a volume of that name can be read through its device alone.
+fn is_remote_or_stacked(name: &VolumeName) -> bool {
+    VolumeUrl::names_server(name) || VolumeUrl::is_stacked(name)
 }
 
 /// Returns whether a volume of that name is a part of a file or device.
@@ -283,7 +278,7 @@ fn cannot_open(verb: &str, name: &VolumeName, error: lanefs::Error, content: Opt
     };
     let cause = Cause::from(error).without(&format!("{shown}: "));
     let cause = match std::fs::metadata(file).map_err(Cause::from) {
-        Err(_) if foreign && VolumeUrl::names_server(name) => not_a_volume(name, None).unwrap_or(cause),
+        Err(_) if foreign && is_remote_or_stacked(name) => not_a_volume(name, None).unwrap_or(cause),
         Err(_) if !names_file(name) => cause,
         Err(missing) if missing.is(Errno::NOENT) => {
             Cause::text(format!("{missing}; lanefs mkfs --size 1G VOLUME makes a volume"))
@@ -302,7 +297,7 @@ fn cannot_open(verb: &str, name: &VolumeName, error: lanefs::Error, content: Opt
 /// Returns what the volume's file, or its part of it, holds; `None` for zeros, or if it cannot be
 /// read.
 pub(crate) fn content_of(name: &VolumeName) -> Option<Content> {
-    if VolumeUrl::names_server(name) {
+    if is_remote_or_stacked(name) {
         let device = open_url(name, &FileOptions::new().read_only(true).unlocked(true)).ok()?;
         let mut head = vec![0; device.size().min(content::HEAD as u64) as usize];
         device.read_at(&mut head, 0).ok()?;

@@ -30,6 +30,7 @@ mod resize;
 mod run;
 mod small;
 mod sparse;
+mod stacks;
 mod support;
 mod transfer;
 mod verity;

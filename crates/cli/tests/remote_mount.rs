@@ -69,3 +69,35 @@ fn a_mount_whose_server_is_gone_fails_and_ends() {
     m.image.fsck();
     assert_eq!(m.image.ok(["cat", "v.img:/before"]), "synced");
 }
+
+/// An overlay over a cache over a server, mounted by a confined process; the commit of it.
+#[test]
+fn a_stack_over_a_server_is_mounted() {
+    let m = Mount::blank();
+    let (image, socket) = (&m.image, m.image.beside("s"));
+    let server = serve(&socket, &image.path);
+    let before = fs::read(&image.path).unwrap();
+    let name = "overlay:base=cached:nbd+unix:///?socket=s,dir=cache,size=8M,top=mine.top";
+    for round in 0..2u8 {
+        image.ok(["mount", "-o", "sandbox=require", name, "m"]);
+        for i in 0..200 {
+            let file = m.path(&format!("f{i}"));
+            if round == 1 {
+                assert_eq!(fs::read(&file).unwrap(), vec![i; 10_000], "f{i}");
+            }
+            fs::write(&file, vec![i + round; 10_000]).unwrap();
+        }
+        File::open(m.path("f1")).unwrap().sync_all().unwrap();
+        image.ok(["umount", "m"]);
+    }
+    image.ok(["check", name]);
+    let cache = fs::read_dir(image.beside("cache")).unwrap().count();
+    assert_eq!(cache, 1);
+    drop(server);
+    assert!(fs::read(&image.path).unwrap() == before, "the base was written");
+    let server = serve(&socket, &image.path);
+    image.ok(["commit", "mine.top"]);
+    drop(server);
+    image.fsck();
+    assert_eq!(image.debugfs("cat /f7"), "\u{8}".repeat(10_000));
+}

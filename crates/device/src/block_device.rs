@@ -168,6 +168,12 @@ pub trait BlockDevice: Send + Sync + Debug {
         None
     }
 
+    /// Returns whether a lock of this host keeps all other hosts from writing to the medium, so that
+    /// a volume on it needs no claim by multiple mount protection.
+    fn is_private(&self) -> bool {
+        false
+    }
+
     /// Fills `buf` with the bytes from `offset` on.
     ///
     /// # Errors
@@ -219,6 +225,14 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// The errors of [`read_at`](Self::read_at).
     fn read_batch_direct(&self, ops: &mut [ReadOp<'_>]) -> Result<()> {
         self.read_batch(ops)
+    }
+
+    /// Fills `buf` from `offset` without I/O, where the system's page cache has all of it. Returns
+    /// whether it had: otherwise `buf` holds any bytes. For a device whose large reads bypass that
+    /// cache, and a caller that reads much that may just have been written.
+    fn read_if_cached(&self, buf: &mut [u8], offset: u64) -> bool {
+        let _ = (buf, offset);
+        false
     }
 
     /// Writes all `ops`, in any order and perhaps at the same time. After an error, any of them may
@@ -343,6 +357,10 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
         (**self).mapped()
     }
 
+    fn is_private(&self) -> bool {
+        (**self).is_private()
+    }
+
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         (**self).read_at(buf, offset)
     }
@@ -357,6 +375,10 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
 
     fn read_batch_direct(&self, ops: &mut [ReadOp<'_>]) -> Result<()> {
         (**self).read_batch_direct(ops)
+    }
+
+    fn read_if_cached(&self, buf: &mut [u8], offset: u64) -> bool {
+        (**self).read_if_cached(buf, offset)
     }
 
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {

@@ -4,7 +4,7 @@
 ///
 /// A device over another one writes only the methods in which it differs. A method that is not
 /// named has its default, as in every implementation: `measure`, `alignment`, `sector_size`,
-/// `atomic_write`, `owner`, `name`, `cached` and `mapped` say something of the device below only if
+/// `atomic_write`, `owner`, `name`, `cached`, `mapped` and `is_private` say something of the device below only if
 /// they are named.
 ///
 /// # Examples
@@ -87,6 +87,11 @@ macro_rules! forward_to {
             self.$field.mapped()
         }
     };
+    (@ $field:tt is_private) => {
+        fn is_private(&self) -> bool {
+            self.$field.is_private()
+        }
+    };
     (@ $field:tt read_at) => {
         fn read_at(&self, buf: &mut [u8], offset: u64) -> $crate::Result<()> {
             self.$field.read_at(buf, offset)
@@ -130,6 +135,11 @@ macro_rules! forward_to {
     (@ $field:tt flush) => {
         fn flush(&self) -> $crate::Result<()> {
             self.$field.flush()
+        }
+    };
+    (@ $field:tt read_if_cached) => {
+        fn read_if_cached(&self, buf: &mut [u8], offset: u64) -> bool {
+            self.$field.read_if_cached(buf, offset)
         }
     };
     (@ $field:tt start_writeback) => {

@@ -20,12 +20,16 @@
 
 mod block_device;
 mod buf;
+#[cfg(target_os = "linux")]
+mod cache;
+mod cow;
 pub mod errno;
 mod error;
 #[cfg(target_os = "linux")]
 mod file;
 mod file_options;
 mod forward;
+mod identity;
 #[cfg(target_os = "linux")]
 mod inherited;
 mod mem;
@@ -46,6 +50,7 @@ mod policy;
 #[cfg(not(target_os = "linux"))]
 mod portable;
 mod rbd;
+mod stacked;
 #[cfg(not(target_os = "linux"))]
 mod unmapped;
 mod url;
@@ -53,6 +58,9 @@ mod window;
 
 pub use block_device::{BlockDevice, ReadOp, RepeatCheck, RepeatGuard, WriteOp, check_range};
 pub use buf::AlignedBuf;
+#[cfg(target_os = "linux")]
+pub use cache::CachedDevice;
+pub use cow::CowDevice;
 pub use error::{DeviceError, Op, Result};
 #[doc(hidden)]
 #[cfg(target_os = "linux")]
@@ -83,9 +91,13 @@ pub use policy::set_idle_policy;
 #[cfg(not(target_os = "linux"))]
 pub use portable::FileDevice;
 pub use rbd::{RbdDevice, RbdError, RbdFailure, RbdUrl};
+pub use stacked::{absolute_name, innermost, layers};
 #[cfg(not(target_os = "linux"))]
 use unmapped::PmemDevice;
 #[cfg(not(target_os = "linux"))]
 pub use unmapped::{Lent, Mapped, Persistence};
 pub use url::{Medium, Part, VolumeUrl, create_url, open_url};
 pub use window::Window;
+
+/// The user id for a medium whose owner cannot be told.
+pub(crate) const UNKNOWN_OWNER: u32 = 65534;

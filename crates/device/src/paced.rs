@@ -38,6 +38,13 @@ impl Pace {
         bytes: 1000 << 20,
         flush: Duration::from_millis(1),
     };
+    /// An image of a Ceph cluster, with 64 requests in flight.
+    pub const RBD: Self = Self {
+        latency: Duration::from_millis(1),
+        iops: 64_000,
+        bytes: 1 << 30,
+        flush: Duration::from_millis(2),
+    };
     /// A disk that turns.
     pub const DISK: Self = Self {
         latency: Duration::from_millis(4),

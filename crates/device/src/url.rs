@@ -3,6 +3,8 @@
 //!
 //! `nbd://HOST/EXPORT` is an export of an NBD server (see [`NbdUrl`](crate::NbdUrl)),
 //! `rbd:POOL/IMAGE` an image of a Ceph cluster (see [`RbdUrl`](crate::RbdUrl)).
+//! `overlay:base=URL,top=FILE` and `cached:URL,dir=DIR` are devices over another one (see
+//! `stacked`).
 //! `disk.raw@2` and `disk.raw@root` are partitions, `disk.raw?offset=1M&size=4G` is a range of
 //! bytes. A path that exists as written is a path. Every name of a volume goes through here: those
 //! of the library, the command, a mount, the C interface and fio's engine.
@@ -12,8 +14,11 @@ use crate::nbd::{NbdDevice, NbdUrl, is_nbd, split_part, without_password};
 use crate::os_name::OsStrExt;
 use crate::partition::PartitionTable;
 use crate::rbd::{RbdDevice, RbdUrl, is_rbd, partition_of};
+use crate::stacked::{self, innermost, is_stacked, layers};
 use crate::window::Window;
-use crate::{BlockDevice, DeviceError, FileDevice, FileOptions, MemDevice, Op, PmemDevice, Result};
+use crate::{
+    BlockDevice, CowDevice, DeviceError, FileDevice, FileOptions, MemDevice, Op, PmemDevice, Result,
+};
 use std::ffi::OsStr;
 use std::ops::Range;
 use std::path::Path;
@@ -58,6 +63,23 @@ pub enum Medium<'a> {
     Nbd(&'a str),
     /// `rbd:POOL/IMAGE`: an image of a Ceph cluster, by its URL.
     Rbd(&'a str),
+    /// `overlay:base=URL,top=FILE`: a volume that is not written, and a file for what is.
+    Overlay {
+        /// The name of the volume that is not written.
+        base: &'a OsStr,
+        /// The file.
+        top: &'a Path,
+    },
+    /// `cached:URL,dir=DIR,size=10G`: a volume whose blocks are kept on this host when they were
+    /// read.
+    Cached {
+        /// The name of the volume.
+        below: &'a OsStr,
+        /// The folder of the cache.
+        dir: &'a Path,
+        /// The most bytes that are kept of the volume.
+        size: u64,
+    },
 }
 
 /// A part of a medium, as the name of a volume gives it.
@@ -90,7 +112,13 @@ impl<'a> VolumeUrl<'a> {
         let refuse =
             |why: &str| Err(DeviceError::at_path(Op::Open, Path::new(&shown), EINVAL, why.to_owned()));
         let bytes = name.as_bytes();
-        if Self::names_server(name) {
+        if is_stacked(bytes) {
+            return match stacked::parse(name) {
+                Ok(medium) => Ok(Self { medium, part: None }),
+                Err(why) => refuse(&why),
+            };
+        }
+        if is_nbd(bytes) || is_rbd(bytes) {
             let parse = if is_rbd(bytes) { parse_rbd } else { parse_nbd };
             return match name.to_str().map(parse) {
                 Some(Ok(url)) => Ok(url),
@@ -115,22 +143,37 @@ impl<'a> VolumeUrl<'a> {
         Ok(Self { medium, part })
     }
 
-    /// Returns whether a name begins as the URL of a remote volume: of an export of an NBD server,
-    /// or of an image of a Ceph cluster.
+    /// Returns whether a volume of that name is written on a server: the name begins as the URL of
+    /// an export of an NBD server or of an image of a Ceph cluster, or is that of a cache of one.
     pub fn names_server(name: &OsStr) -> bool {
-        is_nbd(name.as_bytes()) || is_rbd(name.as_bytes())
+        let is_overlay = |name: &OsStr| name.as_bytes().starts_with(b"overlay:");
+        Self::reaches_server(name) && !layers(name).any(is_overlay)
     }
 
-    /// Returns whether a name begins as the URL of an image of a Ceph cluster.
-    pub fn names_image(name: &OsStr) -> bool {
-        is_rbd(name.as_bytes())
+    /// Returns whether a volume of that name needs a server: as [`names_server`](Self::names_server)
+    /// does, and for overlays too.
+    pub fn reaches_server(name: &OsStr) -> bool {
+        let medium = innermost(name).as_bytes();
+        is_nbd(medium) || is_rbd(medium)
     }
 
-    /// Returns the path of the volume's file, `None` for memory and for a remote one.
+    /// Returns whether a volume of that name needs a Ceph cluster.
+    pub fn reaches_image(name: &OsStr) -> bool {
+        is_rbd(innermost(name).as_bytes())
+    }
+
+    /// Returns whether a name is that of a device over another one.
+    pub fn is_stacked(name: &OsStr) -> bool {
+        is_stacked(name.as_bytes())
+    }
+
+    /// Returns the path of the volume's file, `None` for memory, for a remote volume, and for a
+    /// device over another one.
     pub fn path(&self) -> Option<&'a Path> {
         match self.medium {
             Medium::File(path) | Medium::Pmem(path) => Some(path),
             Medium::Mem(_) | Medium::Nbd(_) | Medium::Rbd(_) => None,
+            Medium::Overlay { .. } | Medium::Cached { .. } => None,
         }
     }
 
@@ -269,7 +312,8 @@ pub(crate) fn parse_size(text: &[u8]) -> Option<u64> {
 ///
 /// # Errors
 /// The errors of [`VolumeUrl::parse`], [`VolumeUrl::window`], [`FileOptions::open`],
-/// [`PmemDevice::open`], [`NbdDevice::open`] and [`RbdDevice::open`].
+/// [`PmemDevice::open`], [`NbdDevice::open`], [`RbdDevice::open`], [`CowDevice::open`] and
+/// `CachedDevice::open`.
 ///
 /// # Examples
 /// ```
@@ -293,7 +337,20 @@ pub fn open_url(name: impl AsRef<OsStr>, options: &FileOptions) -> Result<Arc<dy
         (Medium::Mem(size), _) => Arc::new(memory(name, size)?),
         (Medium::Nbd(export), _) => return open_nbd(export, url.part, &options),
         (Medium::Rbd(image), _) => return part_of(RbdDevice::open(image, &options)?, image, url.part),
+        (Medium::Overlay { base, top }, _) => Arc::new(CowDevice::open(base, top, &options)?),
+        (Medium::Cached { below, dir, size }, _) => return open_cached(below, dir, size, &options),
     })
+}
+
+#[cfg(target_os = "linux")]
+fn open_cached(name: &OsStr, dir: &Path, size: u64, options: &FileOptions) -> Result<Arc<dyn BlockDevice>> {
+    crate::CachedDevice::open(name, dir, size, options)
+}
+
+/// Opens the volume itself: holes in files, which bound a cache, are made in other ways elsewhere.
+#[cfg(not(target_os = "linux"))]
+fn open_cached(name: &OsStr, _: &Path, _: u64, options: &FileOptions) -> Result<Arc<dyn BlockDevice>> {
+    open_url(name, options)
 }
 
 /// Opens an export, or a part of it: the table of its partitions is read from the export itself.
@@ -319,7 +376,7 @@ fn part_of<D: BlockDevice + 'static>(
 
 /// Creates a volume of `size` zero bytes by its name, and replaces an existing one.
 ///
-/// A part of a file, and a remote volume, must exist and have at least `size` bytes. They keep
+/// A part of a file, a remote volume, and one below another device must exist and have at least `size` bytes. They keep
 /// their content.
 ///
 /// # Errors
@@ -345,7 +402,8 @@ pub fn create_url(name: impl AsRef<OsStr>, size: u64, options: &FileOptions) -> 
         Err(DeviceError::at_path(Op::Open, Path::new(name), errno, why))
     };
     let url = VolumeUrl::parse(name)?;
-    if url.part.is_some() || matches!(url.medium, Medium::Nbd(_) | Medium::Rbd(_)) {
+    let exists = !matches!(url.medium, Medium::File(_) | Medium::Pmem(_) | Medium::Mem(_));
+    if url.part.is_some() || exists {
         let device = open_url(name, options)?;
         return if device.size() < size { refuse(ENOSPC, device.size()) } else { Ok(device) };
     }
@@ -354,7 +412,7 @@ pub fn create_url(name: impl AsRef<OsStr>, size: u64, options: &FileOptions) -> 
         Medium::Pmem(path) => Arc::new(PmemDevice::create(path, size)?),
         Medium::Mem(own) if own == size => Arc::new(memory(name, size)?),
         Medium::Mem(own) => return refuse(EINVAL, own),
-        Medium::Nbd(_) | Medium::Rbd(_) => return open_url(name, options),
+        _ => return open_url(name, options),
     })
 }
 

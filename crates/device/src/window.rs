@@ -70,7 +70,7 @@ impl<D: BlockDevice> Window<D> {
 }
 
 impl<D: BlockDevice> BlockDevice for Window<D> {
-    crate::forward_to!(below: read_only alignment sector_size owner name cached flush);
+    crate::forward_to!(below: read_only alignment sector_size owner name cached is_private flush);
 
     fn size(&self) -> u64 {
         self.size
@@ -99,6 +99,11 @@ impl<D: BlockDevice> BlockDevice for Window<D> {
 
     fn read_batch_direct(&self, ops: &mut [ReadOp<'_>]) -> Result<()> {
         self.told(self.below.read_batch_direct(&mut self.moved(ops)?))
+    }
+
+    fn read_if_cached(&self, buf: &mut [u8], offset: u64) -> bool {
+        let place = self.place(Op::Read, offset, buf.len() as u64);
+        place.is_ok_and(|at| self.below.read_if_cached(buf, at))
     }
 
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {

@@ -22,9 +22,11 @@ impl Simulated {
     /// Source 004's.
     pub const CLOUD: Self =
         Self { name: "cloud", title: "cloud volume of 64k IOPS", pace: Pace::CLOUD, patience: 1 };
+    /// An image of a Ceph cluster.
+    pub const RBD: Self = Self { name: "rbd", title: "Ceph RBD image", pace: Pace::RBD, patience: 2 };
     /// A rotating disk.
     pub const DISK: Self = Self { name: "disk", title: "disk that turns", pace: Pace::DISK, patience: 8 };
 
     /// All there are.
-    pub const ALL: [Self; 3] = [Self::NVME, Self::CLOUD, Self::DISK];
+    pub const ALL: [Self; 4] = [Self::NVME, Self::CLOUD, Self::RBD, Self::DISK];
 }

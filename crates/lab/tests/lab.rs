@@ -146,7 +146,7 @@ fn all_locks_were_run() {
 #[test]
 fn the_storm_counts_what_it_did() {
     let (plan, result) = result_of("fsync-storm");
-    let played = ["nvme", "cloud", "disk"].map(|name| (name, Origin::Simulated));
+    let played = ["nvme", "cloud", "rbd", "disk"].map(|name| (name, Origin::Simulated));
     for (name, origin) in [("modes", Origin::Measured)].into_iter().chain(played) {
         let case = case(result, name);
         for chart in &case.charts {

@@ -15,7 +15,7 @@ use crate::quote::{JsonName, escaped};
 use crate::size;
 use crate::time::Time;
 use crate::volumes;
-use lanefs_device::{BlockDevice, Cached, PartitionTable};
+use lanefs_device::{BlockDevice, Cached, PartitionTable, layers, without_password};
 use lanefs_format::{Compat, Incompat, State, Superblock};
 use owo_colors::Style;
 use serde::Serialize;
@@ -74,6 +74,9 @@ struct Info {
     checked: Option<Time>,
     errors: u32,
     io: String,
+    /// The names of the devices below, for a device over another one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    stack: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     group_list: Vec<groups::Group>,
 }
@@ -160,6 +163,7 @@ impl Info {
             checked,
             errors: raw.s_error_count.get(),
             io: device.cached().map_or_else(|| "memory".into(), |cached| cached.to_string()),
+            stack: stack(name),
             group_list: Vec::new(),
         }
     }
@@ -202,6 +206,8 @@ impl Info {
             ("Features", self.features.join(" ")),
             ("I/O", self.io()),
         ];
+        let below = self.stack.iter().map(|name| ("Over", escaped(name.as_bytes())));
+        lines.extend(below);
         let mut more = |name, list: &[String]| {
             if !list.is_empty() {
                 lines.push((name, list.join(" ")));
@@ -251,6 +257,11 @@ impl Info {
             Some(JournalInfo { inode, size: None }) => format!("inode {inode}"),
         }
     }
+}
+
+/// Returns the names below a name that stacks devices, the uppermost first.
+fn stack(name: &OsString) -> Vec<String> {
+    layers(name).skip(1).map(|name| without_password(name).to_string_lossy().into_owned()).collect()
 }
 
 /// Returns what `s_state` and the features say of the volume's health.

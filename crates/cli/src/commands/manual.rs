@@ -84,6 +84,17 @@ const COMMANDS: &[(&str, &[Example], &[&str])] = &[
         &["lanefs-fstrim(1)"],
     ),
     (
+        "commit",
+        &[
+            (
+                "lanefs commit overlay:base=disk.img,top=mine.top",
+                "Writes what the overlay has changed to disk.img, and empties the overlay.",
+            ),
+            ("lanefs commit mine.top", "The same, for the base that the file was made on."),
+        ],
+        &["lanefs-mount(1)"],
+    ),
+    (
         "verity",
         &[("lanefs verity format root.img", "Makes the hash tree behind the volume.")],
         &[

@@ -258,7 +258,7 @@ impl Args {
     fn check_target(&self, name: &OsString) -> Res {
         let refuse = |why: &str| Err(Failure::cannot("make a volume in", name.as_bytes(), Cause::text(why)));
         refuse_forgotten_slash(name)?;
-        if VolumeUrl::names_server(name) && !self.force {
+        if (VolumeUrl::names_server(name) || VolumeUrl::is_stacked(name)) && !self.force {
             // As a device. That it cannot be opened is told when it is opened to write.
             return match content_of(name) {
                 None | Some(Content::Data) => Ok(()),

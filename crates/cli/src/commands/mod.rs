@@ -6,6 +6,7 @@ mod cat;
 mod check;
 mod chmod;
 mod chown;
+mod commit;
 mod cp;
 mod df;
 mod diff;
@@ -71,6 +72,7 @@ pub(crate) enum Command {
     Resize(resize::Args),
     Fstrim(fstrim::Args),
     ZeroFree(zero_free::Args),
+    Commit(commit::Args),
     Verity(verity::Args),
     Mmp(mmp::Args),
     Mount(mount::Args),
@@ -126,6 +128,7 @@ impl Command {
             Self::Check(args) => args.run(&mut out)?,
             Self::Fstrim(args) => args.run(&mut out)?,
             Self::ZeroFree(args) => args.run(&mut out)?,
+            Self::Commit(args) => args.run(&mut out)?,
             Self::Mount(args) => args.run()?,
             Self::Umount(args) => args.run()?,
             Self::Run(args) => args.run()?,

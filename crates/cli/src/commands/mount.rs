@@ -13,7 +13,7 @@ use crate::volumes::{open_device, source};
 use crate::watch::place::{self, Folder};
 use crate::watch::{Signals, SocketPlace, Subject, WatchServer};
 use lanefs::Volume;
-use lanefs_device::{BlockDevice, Overlay, VolumeUrl};
+use lanefs_device::{BlockDevice, Medium, Overlay, VolumeUrl};
 use lanefs_fuse::{Broker, MountOptions, MountPoint, SandboxMode, Session, SessionError};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -185,11 +185,13 @@ impl Args {
         inherited: Vec<OwnedFd>,
         null: &File,
     ) -> Res<(Volume, Option<Arc<Broker>>)> {
-        if VolumeUrl::names_image(name) {
+        if VolumeUrl::reaches_image(name) {
             self.leave_unconfined(options)?;
         }
         let writes = !options.read_only && !options.overlay;
-        lanefs_fuse::await_closing(Path::new(source), writes);
+        let parsed = VolumeUrl::parse(source).map(|url| url.medium);
+        let locked = if let Ok(Medium::Overlay { top, .. }) = parsed { top } else { Path::new(source) };
+        lanefs_fuse::await_closing(locked, writes);
         let mut broker = None;
         let volume = open_device(name, writes, options.open_options(), |device| {
             // What another user may have written gives no rights.
@@ -242,7 +244,7 @@ impl Args {
         }
         command.arg("--").arg(source).arg(&self.dir);
         let broker = Broker::start(command).map_err(|e| failed(format!("the broker process: {e}")))?;
-        if VolumeUrl::names_server(source) {
+        if VolumeUrl::reaches_server(source) {
             // A confined process connects to nothing, and a connection may be lost.
             let dialer = broker.dialer().map_err(|e| failed(format!("the broker process: {e}")))?;
             lanefs_device::dial_by(dialer);

@@ -59,6 +59,7 @@ pub fn dial_by(dialer: impl Fn() -> io::Result<OwnedFd> + Send + Sync + 'static)
 #[cfg(unix)]
 pub fn dial(name: &std::ffi::OsStr) -> io::Result<OwnedFd> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
+    let name = crate::innermost(name);
     let url = name.to_str().filter(|name| super::url::is_nbd(name.as_bytes())).ok_or_else(invalid)?;
     let (url, _) = super::url::split_part(url);
     let url = super::NbdUrl::parse(url).map_err(|_| invalid())?;

@@ -20,11 +20,12 @@
 #[cfg(doc)]
 use crate::error::MmpError;
 use crate::error::{Error, Result};
-use crate::fs::mmp::{MmpBlock, clear as clear_block};
+use crate::fs::mmp::{HostClaim, MmpBlock, clear as clear_block};
 use crate::fs::{Fs, OpenOptions};
 use crate::store::read_super;
 use lanefs_device::BlockDevice;
 use lanefs_format::{FormatError, Mmp};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The multiple mount protection of a volume, as it is on the medium.
@@ -98,4 +99,31 @@ pub fn clear(device: Arc<dyn BlockDevice>, options: OpenOptions, force: bool) ->
         return Err(Error::Invalid("the volume has no multiple mount protection"));
     };
     clear_block(&block, interval, &options, force)
+}
+
+/// Claims the volume on `device`, if it has multiple mount protection, for changes past its file
+/// system. Runs `work` with the device to write to, and with the bytes of the MMP block, which have
+/// to stay as they are. A device without an ext4 volume is not claimed.
+///
+/// # Errors
+/// [`MmpError`](crate::MmpError): another host uses the volume, or has taken it meanwhile; those of
+/// `work` and of the device.
+pub fn claimed<T>(
+    device: &Arc<dyn BlockDevice>,
+    options: OpenOptions,
+    work: impl FnOnce(&dyn BlockDevice, Option<Range<u64>>) -> Result<T>,
+) -> Result<T> {
+    let sb = match read_super(&**device) {
+        Ok(sb) => sb,
+        Err(Error::Format(_)) => return work(&**device, None),
+        Err(e) => return Err(e),
+    };
+    let Some((fenced, claim)) = HostClaim::take(device, &sb, &options.write(true))? else {
+        return work(&**device, None);
+    };
+    let block = u64::from(sb.block_size());
+    let kept = sb.mmp().map(|(number, _)| number.saturating_mul(block));
+    let done = work(&*fenced, kept.map(|start| start..start.saturating_add(block)));
+    let released = claim.release();
+    done.and_then(|done| released.map(|()| done))
 }

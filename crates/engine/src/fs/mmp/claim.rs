@@ -21,8 +21,8 @@ pub(crate) struct HostClaim {
 }
 
 impl HostClaim {
-    /// Claims the volume of `sb` on `device`, if it has multiple mount protection and `options` ask
-    /// for writing. Returns the claim and the device to write to. Waits as [`Taking::run`] does.
+    /// Claims the volume of `sb` on `device`, if it has multiple mount protection, `options` ask for
+    /// writing, and another host could write to the device. Returns the claim and the device to write to. Waits as [`Taking::run`] does.
     ///
     /// # Errors
     /// [`MmpError`]; a damaged block; the device's.
@@ -31,7 +31,7 @@ impl HostClaim {
         sb: &Superblock,
         options: &OpenOptions,
     ) -> Result<Option<(Arc<dyn BlockDevice>, Self)>> {
-        let wanted = options.write && options.mmp;
+        let wanted = options.write && options.mmp && !device.is_private();
         let Some((_, interval)) = sb.mmp().filter(|_| wanted) else { return Ok(None) };
         let Some(block) = MmpBlock::of(device, sb)? else { return Ok(None) };
         let (clock, fixed_time) =

@@ -1,0 +1,85 @@
+//! Devices over devices: overlays and caches, by the command, judged by e2fsck.
+
+use crate::support::Image;
+use lanefs_tests::{Served, e2fsck_clean};
+use std::fs;
+use std::path::Path;
+
+/// Returns the bytes that clients of a server with `--filter=stats` have read.
+fn bytes_read(stats: &Path) -> u64 {
+    let text = fs::read_to_string(stats).unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("read: ")).unwrap_or_default();
+    // As in "read: 12 ops, 0.000123 s, 48.00 KiB, ...".
+    let size = line.split(", ").nth(2).unwrap_or("0 bytes");
+    let (number, unit) = size.split_once(' ').unwrap_or((size, ""));
+    let number: f64 = number.parse().unwrap_or_else(|_| panic!("{line}"));
+    let factor = match unit {
+        "GiB" => 1 << 30,
+        "MiB" => 1 << 20,
+        "KiB" => 1 << 10,
+        _ => 1,
+    };
+    (number * f64::from(factor)) as u64
+}
+
+#[test]
+fn an_overlay_is_changed_and_committed() {
+    let image = Image::new();
+    let name = "overlay:base=v.img,top=mine.top";
+    let before = fs::read(&image.path).unwrap();
+    fs::write(image.beside("new"), vec![7; 300_000]).unwrap();
+    assert_eq!(image.ok(["ls", &format!("{name}:/")]), image.ok(["ls", "v.img:/"]));
+    assert!(!image.beside("mine.top").exists(), "a reader made it");
+    image.ok(["cp", "new", &format!("{name}:/new")]);
+    image.ok(["mkdir", &format!("{name}:/d")]);
+    assert!(fs::read(&image.path).unwrap() == before, "the base was written");
+    assert!(!image.ok(["ls", "v.img:/"]).contains("new"));
+    let seen = image.ok(["ls", &format!("{name}:/")]);
+    assert!(seen.contains("new") && seen.contains("d\n"), "{seen}");
+    let info = image.ok(["info", name]);
+    assert!(info.contains("Over          v.img"), "{info}");
+    image.ok(["check", name]);
+
+    let said = image.ok(["commit", "-v", "mine.top"]);
+    assert!(said.contains("written to") && said.contains("v.img"), "{said}");
+    e2fsck_clean(&image.path);
+    assert!(image.ok(["ls", "v.img:/"]).contains("new"));
+    // It is empty, and goes on over the base as it is now.
+    assert_eq!(image.ok(["commit", "-v", name]), format!("{name}: 0 (0 bytes) written to v.img\n"));
+    image.ok(["rm", &format!("{name}:/new")]);
+    // The base has been changed without it.
+    image.ok(["mkdir", "v.img:/other"]);
+    for command in [vec!["ls", name], vec!["commit", name]] {
+        let out = image.lanefs(command).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(!out.status.success() && said.contains("is the top of another base"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+}
+
+/// A thousand sandboxes start from one image of a server: what a first look reads of it.
+#[test]
+fn the_first_ls_of_a_large_remote_image_reads_little() {
+    let image = Image::new();
+    let (socket, stats) = (image.beside("s"), image.beside("stats"));
+    image.ok(["mkfs", "-q", "--size", "10G", "large.img"]);
+    image.ok(["mkdir", "large.img:/etc"]);
+    let large = image.beside("large.img");
+    let read = |name: &str| {
+        let _ = fs::remove_file(&stats);
+        let filter = format!("statsfile={}", stats.display());
+        let server = Served::nbdkit(&socket, &["--filter=stats", "file", large.to_str().unwrap(), &filter]);
+        let said = image.ok(["ls", &format!("{}:/", name.replace("NBD", &server.url("", "")))]);
+        assert!(said.contains("etc") && said.contains("lost+found"), "{said}");
+        server.terminate();
+        bytes_read(&stats)
+    };
+    let first = read("overlay:base=cached:NBD,dir=cache,size=1G,top=one.top");
+    let second = read("overlay:base=cached:NBD,dir=cache,size=1G,top=two.top");
+    let plain = read("NBD");
+    println!("first ls: {first} bytes, second: {second}, without a cache: {plain}");
+    assert!((1..4 << 20).contains(&first), "{first} bytes");
+    // The superblock, by which the cache knows its base.
+    assert!(second <= 64 << 10, "{second} bytes");
+    assert!(plain < 4 << 20, "{plain} bytes");
+}

@@ -1,0 +1,128 @@
+//! Opens `cached:URL,dir=DIR,size=10G`.
+
+use super::CachedDevice;
+use super::store::{State, Store};
+use crate::errno::{EBUSY, EIO};
+use crate::identity::BaseIdentity;
+use crate::url::open_url;
+use crate::{BlockDevice, DeviceError, FileOptions, Op, Result};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The end of the name of each cache.
+const SUFFIX: &str = ".lanefs-cache";
+
+impl CachedDevice {
+    /// Opens a volume by its name, and the cache of it in the folder `dir`, which is made if it is
+    /// missing. A reader that cannot share the cache, because a writer has it, returns the volume
+    /// itself; so does one that takes no lock.
+    ///
+    /// # Errors
+    /// The errors of [`open_url`] for the volume; EBUSY for a writer while readers have the cache;
+    /// the system's for the folder and the file.
+    pub fn open(below: &OsStr, dir: &Path, size: u64, options: &FileOptions) -> Result<Arc<dyn BlockDevice>> {
+        let base = open_url(below, options)?;
+        if options.unlocked {
+            return Ok(base);
+        }
+        let below = crate::stacked::absolute_name(below).unwrap_or_else(|_| below.to_owned());
+        let path = dir.join(file_name(&below));
+        let failed = |e: io::Error| {
+            let errno = e.raw_os_error().unwrap_or(EIO);
+            DeviceError::at_path(Op::Open, &path, errno, e.to_string())
+        };
+        make(dir).map_err(failed)?;
+        let file = open_file(&path).map_err(failed)?;
+        let wanted = lock(&file, FlockOperation::NonBlockingLockExclusive).map_err(failed)?;
+        let is_alone = match (wanted, base.read_only()) {
+            (true, _) => true,
+            (false, true) if lock(&file, FlockOperation::NonBlockingLockShared).map_err(failed)? => false,
+            (false, true) => return Ok(base),
+            (false, false) => {
+                let why = "the cache is in use by another process, which reads the volume by it";
+                return Err(DeviceError::at_path(Op::Lock, &path, EBUSY, why));
+            }
+        };
+        let identity = BaseIdentity::read(&*base)?;
+        let store = Store::new(&path, file.try_clone().map_err(failed)?, base.size(), size)?;
+        match (store.state(&identity), is_alone) {
+            (State::Same, _) => {}
+            (State::Other, true) => store.reset(&identity).map_err(failed)?,
+            // Others have it, with the base as it was.
+            (State::Other, false) => return Ok(base),
+        }
+        if is_alone {
+            remove_others(dir, &path, size);
+        }
+        if !base.read_only() {
+            store.mark(&identity).map_err(failed)?;
+        } else if is_alone {
+            lock(&file, FlockOperation::NonBlockingLockShared).map_err(failed)?;
+        }
+        let (below, dir) = (below.to_string_lossy(), dir.display());
+        let name = format!("cached:{below},dir={dir},size={size}");
+        Ok(Arc::new(Self::new(base, store, name)))
+    }
+}
+
+/// Makes the folder, for this user alone: what is in it is taken for the volume.
+fn make(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
+fn open_file(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("is no regular file")),
+    }
+}
+
+/// Locks the file. Returns false if others have it.
+fn lock(file: &File, how: FlockOperation) -> io::Result<bool> {
+    match flock(file, how) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Returns the name of the file for a volume: readable, and with a checksum of all of its name.
+fn file_name(below: &OsStr) -> String {
+    let bytes = below.as_encoded_bytes();
+    let (a, b) = (crc32c::crc32c(bytes), crc32c::crc32c_append(0x1ab5, bytes));
+    let kept = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
+    let text: String = below.to_string_lossy().chars().rev().take(80).map(kept).collect();
+    let text: String = text.chars().rev().collect();
+    format!("{text}-{a:08x}{b:08x}{SUFFIX}")
+}
+
+/// Removes caches of other volumes that no process has, the oldest first, until all fit the bound.
+fn remove_others(dir: &Path, own: &Path, limit: u64) {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let is_cache = |path: &PathBuf| path != own && path.to_string_lossy().ends_with(SUFFIX);
+    let meta =
+        |path: PathBuf| path.symlink_metadata().ok().map(|meta| (meta.mtime(), meta.blocks() * 512, path));
+    let mut others: Vec<_> = entries.map(|e| e.path()).filter(is_cache).filter_map(meta).collect();
+    others.sort_unstable();
+    let mut total: u64 = others.iter().map(|(_, bytes, _)| bytes).sum();
+    for (_, bytes, path) in others {
+        if total <= limit {
+            return;
+        }
+        let file = open_file(&path);
+        if file.is_ok_and(|file| matches!(lock(&file, FlockOperation::NonBlockingLockExclusive), Ok(true)))
+            && std::fs::remove_file(&path).is_ok()
+        {
+            total -= bytes;
+        }
+    }
+}

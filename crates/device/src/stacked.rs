@@ -1,0 +1,219 @@
+//! Names of devices over devices: `overlay:base=URL,top=FILE` and `cached:URL,dir=DIR,size=10G`.
+//!
+//! The name of the device below is any name of a volume, so a stack has any order. What belongs to
+//! a device stands behind the name of the device below, and is read from the end: a comma in that
+//! name needs no escape.
+
+use crate::Medium;
+use crate::nbd::is_nbd;
+use crate::os_name::OsStrExt;
+use crate::parameters::absolute_url;
+use crate::rbd::is_rbd;
+use crate::url::{VolumeUrl, parse_size};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::Path;
+
+/// The devices that a name may stack.
+const DEEPEST: usize = 8;
+/// The bound of a cache that names none.
+const CACHE_SIZE: u64 = 10 << 30;
+const OVERLAY: &[u8] = b"overlay:";
+const CACHED: &[u8] = b"cached:";
+
+/// Returns whether a name begins as that of a device over another one.
+pub(crate) fn is_stacked(name: &[u8]) -> bool {
+    name.starts_with(OVERLAY) || name.starts_with(CACHED)
+}
+
+/// Parses the name of a device over another one, and checks the names below.
+///
+/// # Errors
+/// The second half of a message for users.
+pub(crate) fn parse(name: &OsStr) -> Result<Medium<'_>, String> {
+    let medium = parse_one(name)?;
+    let (mut depth, mut below) = (1, below_of(&medium));
+    while let Some(name) = below {
+        if depth == DEEPEST {
+            return Err(format!("stacks more than {DEEPEST} devices"));
+        }
+        depth += 1;
+        below = match is_stacked(name.as_bytes()) {
+            true => below_of(&parse_one(name)?),
+            false => VolumeUrl::parse(name).map(|_| None).map_err(|e| e.to_string())?,
+        };
+    }
+    Ok(medium)
+}
+
+fn below_of<'a>(medium: &Medium<'a>) -> Option<&'a OsStr> {
+    match medium {
+        Medium::Overlay { base, .. } => Some(base),
+        Medium::Cached { below, .. } => Some(below),
+        _ => None,
+    }
+}
+
+fn parse_one(name: &OsStr) -> Result<Medium<'_>, String> {
+    let bytes = name.as_bytes();
+    if let Some(rest) = bytes.strip_prefix(OVERLAY) {
+        let bad = || "needs a base and a file for what is written: overlay:base=URL,top=FILE".to_owned();
+        let rest = rest.strip_prefix(b"base=").ok_or_else(bad)?;
+        let at = last(rest, b",top=").ok_or_else(bad)?;
+        let (base, top) = (&rest[..at], &rest[at + b",top=".len()..]);
+        if base.is_empty() || top.is_empty() {
+            return Err(bad());
+        }
+        return Ok(Medium::Overlay { base: OsStr::from_bytes(base), top: Path::new(OsStr::from_bytes(top)) });
+    }
+    let mut rest = bytes.strip_prefix(CACHED).unwrap_or_default();
+    let (mut dir, mut size) = (None, None);
+    loop {
+        match (last(rest, b",dir="), last(rest, b",size=")) {
+            (Some(at), other) if dir.is_none() && other.is_none_or(|other| other < at) => {
+                dir = Some(&rest[at + b",dir=".len()..]);
+                rest = &rest[..at];
+            }
+            (_, Some(at)) if size.is_none() => {
+                let value = parse_size(&rest[at + b",size=".len()..]).filter(|size| *size >= 1 << 20);
+                size = Some(value.ok_or("needs a size of 1M or more: size=10G")?);
+                rest = &rest[..at];
+            }
+            _ => break,
+        }
+    }
+    match dir.filter(|dir| !dir.is_empty() && !rest.is_empty()) {
+        Some(dir) => Ok(Medium::Cached {
+            below: OsStr::from_bytes(rest),
+            dir: Path::new(OsStr::from_bytes(dir)),
+            size: size.unwrap_or(CACHE_SIZE),
+        }),
+        None => Err("needs a volume and a folder: cached:URL,dir=DIR,size=10G".into()),
+    }
+}
+
+fn last(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
+    bytes.windows(wanted.len()).rposition(|window| window == wanted)
+}
+
+/// Returns the devices that a name stacks, the uppermost first; the last is the name of a medium.
+///
+/// # Examples
+/// ```
+/// use lanefs_device::layers;
+///
+/// let name = "overlay:base=cached:nbd://host/disk,dir=/cache,top=mine.top";
+/// let all: Vec<_> = layers(name.as_ref()).collect();
+/// assert_eq!(all[1], "cached:nbd://host/disk,dir=/cache");
+/// assert_eq!(all[2], "nbd://host/disk");
+/// ```
+pub fn layers(name: &OsStr) -> impl Iterator<Item = &OsStr> {
+    std::iter::successors(Some(name), |name| next(name)).take(DEEPEST + 1)
+}
+
+/// Returns the name of the device below.
+fn next(name: &OsStr) -> Option<&OsStr> {
+    let medium = if is_stacked(name.as_bytes()) { parse_one(name).ok()? } else { return None };
+    below_of(&medium)
+}
+
+/// Returns the name of the medium under all devices that a name stacks.
+pub fn innermost(name: &OsStr) -> &OsStr {
+    layers(name).last().unwrap_or(name)
+}
+
+/// Returns the name of a volume as a process in another directory finds it, and finds it again: its
+/// paths are absolute, and it breaks no lock.
+///
+/// # Errors
+/// The system's, if a path cannot be resolved.
+pub fn absolute_name(name: &OsStr) -> io::Result<OsString> {
+    let bytes = name.as_bytes();
+    if is_nbd(bytes) || is_rbd(bytes) {
+        return name.to_str().map_or_else(|| Ok(name.into()), |url| absolute_url(url).map(OsString::from));
+    }
+    let join = |parts: &[&OsStr]| parts.iter().copied().collect::<OsString>();
+    if is_stacked(bytes) {
+        return Ok(match parse(name) {
+            Ok(Medium::Overlay { base, top }) => {
+                let base = absolute_name(base)?;
+                let top = top.canonicalize().or_else(|_| std::path::absolute(top))?;
+                join(&["overlay:base=".as_ref(), &base, ",top=".as_ref(), top.as_os_str()])
+            }
+            Ok(Medium::Cached { below, dir, size }) => {
+                let (below, dir) = (absolute_name(below)?, std::path::absolute(dir)?);
+                let size = format!(",size={size}");
+                join(&["cached:".as_ref(), &below, ",dir=".as_ref(), dir.as_os_str(), size.as_ref()])
+            }
+            _ => name.into(),
+        });
+    }
+    let Some(path) = VolumeUrl::parse(name).ok().and_then(|url| url.path()) else { return Ok(name.into()) };
+    let Ok(real) = path.canonicalize() else { return Ok(name.into()) };
+    // The part, if it names one, as it is written.
+    let behind = bytes.strip_prefix(b"pmem:").unwrap_or(bytes);
+    let part = behind.strip_prefix(path.as_os_str().as_bytes()).unwrap_or_default();
+    Ok(join(&[real.as_os_str(), OsStr::from_bytes(part)]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        let parse = |name: &'static str| parse(name.as_ref());
+        let overlay = |base: &'static str, top: &'static str| Medium::Overlay {
+            base: base.as_ref(),
+            top: top.as_ref(),
+        };
+        let cached = |below: &'static str, dir: &'static str, size| Medium::Cached {
+            below: below.as_ref(),
+            dir: dir.as_ref(),
+            size,
+        };
+        for (name, medium) in [
+            ("overlay:base=a@2,top=b", overlay("a@2", "b")),
+            ("overlay:base=a,b,top=c,d", overlay("a,b", "c,d")),
+            ("overlay:base=overlay:base=x,top=y,top=z", overlay("overlay:base=x,top=y", "z")),
+            ("cached:nbd://h/e,dir=/c", cached("nbd://h/e", "/c", 10 << 30)),
+            ("cached:nbd://h/e,size=2G,dir=/c", cached("nbd://h/e", "/c", 2 << 30)),
+            ("cached:a,b,dir=/c,d,size=1M", cached("a,b", "/c,d", 1 << 20)),
+            ("cached:cached:a,dir=b,dir=c", cached("cached:a,dir=b", "c", 10 << 30)),
+        ] {
+            assert_eq!(parse(name), Ok(medium), "{name}");
+        }
+        for (name, why) in [
+            ("overlay:", "a base and a file"),
+            ("overlay:a,top=b", "a base and a file"),
+            ("overlay:base=a", "a base and a file"),
+            ("overlay:base=,top=b", "a base and a file"),
+            ("overlay:base=a,top=", "a base and a file"),
+            ("overlay:base=mem:x,top=b", "mem:x: needs a size"),
+            ("cached:a", "a volume and a folder"),
+            ("cached:,dir=a", "a volume and a folder"),
+            ("cached:a,dir=b,size=1", "1M or more"),
+        ] {
+            let said = parse(name).unwrap_err();
+            assert!(said.contains(why), "{name}: {said}");
+        }
+        let deep = "overlay:base=".repeat(5000) + "x" + &",top=y".repeat(5000);
+        assert!(super::parse(deep.as_ref()).unwrap_err().contains("more than 8"));
+    }
+
+    #[test]
+    fn absolute_names() {
+        let here = std::env::current_dir().unwrap();
+        let here = here.display();
+        for (name, want) in [
+            ("overlay:base=nbd://h/e,top=t", format!("overlay:base=nbd://h/e,top={here}/t")),
+            ("cached:mem:1M,dir=d,size=1M", format!("cached:mem:1M,dir={here}/d,size=1048576")),
+            ("overlay:base=Cargo.toml@2,top=/t", format!("overlay:base={here}/Cargo.toml@2,top=/t")),
+            ("mem:1M", "mem:1M".into()),
+        ] {
+            assert_eq!(absolute_name(name.as_ref()).unwrap(), OsString::from(want));
+        }
+        assert_eq!(innermost("overlay:base=cached:a,dir=b,top=c".as_ref()), "a");
+        assert_eq!(innermost("a".as_ref()), "a");
+    }
+}
