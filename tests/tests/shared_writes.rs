@@ -122,7 +122,7 @@ fn counted(work: impl Fn(usize, usize) + Sync) -> f64 {
         end.wait();
         written::stop()
     });
-    let each = |writes: u64| writes as f64 / (THREADS * OPERATIONS) as f64;
+    let each = |writes: f64| writes / (THREADS * OPERATIONS) as f64;
     if std::env::var_os("SHARED_WRITES").is_some() {
         for place in places.iter().filter(|place| each(place.writes) >= 0.005) {
             println!("  {:.3} {}", each(place.writes), place.at);
