@@ -110,7 +110,7 @@ fn a_commit_that_is_cut_loses_nothing_and_can_be_repeated() {
     let base = Arc::new(RecordingDevice::new(first.clone()));
     let top = Arc::new(RecordingDevice::new(top_image(&first)));
     let over = |base, top| CowDevice::new(base, top, "base").unwrap();
-    burst(Arc::new(over(base.clone(), top.clone())), &top, &mut seed.rng(4), 60, 6);
+    burst(Arc::new(over(base.clone(), top.clone())), &top, &mut seed.rng(4), 120, 12);
     let device = Arc::new(over(base.clone(), top.clone()));
     // The superblock, its UUID too, is among what the commit changes.
     let volume = lanefs::OpenOptions::new().write(true).open_device(device.clone()).unwrap();
@@ -128,7 +128,7 @@ fn a_commit_that_is_cut_loses_nothing_and_can_be_repeated() {
     let noted = Arc::new(NotedTop { top: top.clone(), base: base.clone() });
     assert_eq!(CowDevice::commit(&*base, noted, "base", None).unwrap(), own);
     let is_whole = |image: &Image| image.to_bytes() == want.to_bytes();
-    assert!(own > 100_000, "{own} bytes");
+    assert!(own > 50_000, "{own} bytes");
     assert!(is_whole(&base.image()), "a commit that was not cut");
 
     let (base, top) = (base.log(), top.log());
