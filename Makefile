@@ -1,6 +1,6 @@
 # The two commands of the README are `make demo` and `make test`. Each installs what it lacks.
 .POSIX:
-.PHONY: bench-all bench-images help setup judges build static ports install uninstall fio-engine deb deb-test demo test torture torture-night schedules mutants judge-mount judge-images judge-remote lint docs loom fuzz-short fuzz-night coverage ci
+.PHONY: bench-all bench-fio bench-images help setup judges build static ports install uninstall fio-engine deb deb-test demo test torture torture-night schedules mutants judge-mount judge-images judge-remote lint docs loom fuzz-short fuzz-night coverage ci
 
 help:
 	@echo "make install      command, C library, manual pages, completions: PREFIX (/usr/local), DESTDIR"
@@ -19,6 +19,7 @@ help:
 	@echo "make judge-remote  volumes on nbd-server, qemu-nbd (raw, qcow2, LUKS) and a Ceph cluster: REMOTE_SECONDS (20)"
 	@echo "make lint         format, clippy, licences, documentation"
 	@echo "make bench-NAME   one benchmark of bench/src/bin, against its peer in the same run"
+	@echo "make bench-fio    the published fio jobs through the engine, beside ext4, XFS and raw"
 	@echo "make bench-images  images, sizes and hash trees beside tar2ext4, umoci, resize2fs, veritysetup"
 	@echo "make bench-remote  a volume on nbdkit beside fio's engine nbd and nbdcopy"
 	@echo "make bench-all    all of them, and docs/performance.md from their figures"
@@ -112,12 +113,18 @@ bench-images: judges
 	cargo build --profile bench -p lanefs-cli
 	cargo run --profile bench -p lanefs-bench --bin images -- $(ARGS)
 
+bench-fio: judges
+	cargo build --profile bench -p lanefs-capi
+	@scripts/fio-engine.sh "$${CARGO_TARGET_DIR:-target}/release/liblanefs_capi.a" "$${CARGO_TARGET_DIR:-target}/release/liblanefs_fio.so"
+	LANEFS_FIO_ENGINE="$${CARGO_TARGET_DIR:-target}/release/liblanefs_fio.so" cargo run --profile bench -p lanefs-bench --bin fio -- $(ARGS)
+
 # Takes about half an hour. Nothing else may run on the machine meanwhile.
 bench-all: judges
 	@scripts/image-peers.sh
 	cargo build --profile bench -p lanefs-cli
-	for bench in foundation images write-path mount remote check journal rangelock; do \
+	for bench in foundation images write-path fsync scale mount remote check journal rangelock; do \
 	  cargo run --profile bench -p lanefs-bench --bin $$bench -- $(ARGS) || exit 1; done
+	$(MAKE) bench-fio
 	cargo run --profile bench -p lanefs-bench --bin tables
 
 loom: setup

@@ -18,10 +18,13 @@ const BEGIN: &str = "<!-- tables: made by `make bench-all` -->\n";
 const END: &str = "<!-- end of tables -->\n";
 
 /// The sections, in the order of the document, and what each begins with.
-const SECTIONS: [(&str, &str); 8] = [
+const SECTIONS: [(&str, &str); 11] = [
     ("foundation", "Volumes and names"),
     ("images", "Images"),
     ("write-path", "The write path"),
+    ("fsync", "fsync"),
+    ("fio", "The published jobs, by fio"),
+    ("scale", "Cost against size"),
     ("mount", "The mount"),
     ("remote", "Volumes on a server"),
     ("check", "The check"),

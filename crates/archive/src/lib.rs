@@ -57,6 +57,7 @@ mod diff;
 mod difference;
 mod error;
 mod event;
+mod excerpt;
 mod export;
 #[cfg(target_os = "linux")]
 pub mod host;

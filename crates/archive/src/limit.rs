@@ -28,8 +28,9 @@ impl Limit {
         Limited { limit: self, stream, counted: 0 }
     }
 
-    fn count(&self, bytes: usize) -> io::Result<()> {
-        let take = |left: u64| left.checked_sub(bytes as u64);
+    /// Counts bytes that are there.
+    pub(crate) fn count(&self, bytes: u64) -> io::Result<()> {
+        let take = |left: u64| left.checked_sub(bytes);
         match self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
             Ok(_) => Ok(()),
             Err(_) => Err(io::Error::other(Exceeded(self.max))),
@@ -52,7 +53,7 @@ impl<R: BufRead> Read for Limited<'_, R> {
             return Ok(n);
         }
         let n = self.stream.read(buf)?;
-        self.limit.count(n)?;
+        self.limit.count(n as u64)?;
         Ok(n)
     }
 }
@@ -60,7 +61,7 @@ impl<R: BufRead> Read for Limited<'_, R> {
 impl<R: BufRead> BufRead for Limited<'_, R> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         let there = self.stream.fill_buf()?;
-        self.limit.count(there.len() - self.counted)?;
+        self.limit.count((there.len() - self.counted) as u64)?;
         self.counted = there.len();
         Ok(there)
     }

@@ -4,6 +4,7 @@
 //! not a few times a file. The memory of all items that were sent and are not done with is
 //! bounded, unless one item alone has more.
 
+use crate::excerpt::Excerpt;
 use crate::member::Member;
 use crate::path::clean;
 use crate::places::PATH_MAX;
@@ -30,6 +31,8 @@ pub(crate) enum PipeItem {
     Member(Member),
     /// Data of the last member, from `offset` on. Ranges come in their order.
     Data { offset: u64, bytes: Vec<u8> },
+    /// Data of the last member that was not read. Ranges come in their order.
+    Unread { offset: u64, content: Excerpt },
     /// A name that could not be read. The tree goes on without it.
     Skipped(Error),
     /// So many more bytes of layers were checked.
@@ -62,6 +65,7 @@ impl PipeItem {
         match self {
             Self::Layer(label) => label.len(),
             Self::Data { bytes, .. } => bytes.len(),
+            Self::Unread { content, .. } => content.memory(),
             Self::Member(member) => member.memory(),
             Self::Skipped(error) | Self::Failed(error) => error.memory(),
             Self::Checked(_) => 0,

@@ -3,12 +3,13 @@
 
 mod support;
 
-use lanefs_archive::{Cause, Error, ImageChoice, ImageError, ImportOptions, Source};
+use lanefs_archive::{BuildOptions, Cause, Error, ImageChoice, ImageError, ImportOptions, Source, build};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
+use std::ops::ControlFlow::Continue;
 use std::path::PathBuf;
 use support::{Tar, listing, skipped, volume};
 use tempfile::TempDir;
@@ -448,6 +449,28 @@ fn docker_save_is_read() {
     let (_dir, path) = save(&wrong, Value::Null, &names);
     let error = tree(&path, &ImageChoice::new().tag("other:1")).unwrap_err();
     assert!(matches!(error.cause(), Cause::Image(ImageError::DiffId { .. })), "{error}");
+}
+
+/// A build passes over the data of layers that are not compressed, but not where a digest is known:
+/// that is of all bytes, those behind the archive's end too.
+#[test]
+fn a_build_checks_digests_of_plain_layers() {
+    let layer = plain(Tar::new().file("f", "f"));
+    let mut layout = Layout::default();
+    let image = layout.image("amd64", &[layer.clone()]);
+    layout.named(image, "x");
+    let build_of = |layout: &Layout| {
+        let (dir, path) = layout.archive();
+        let (source, image) = (Source::open(path).unwrap(), dir.path().join("v.img"));
+        build(source, image, &BuildOptions::new(), |_| Continue(())).map(drop)
+    };
+    build_of(&layout).unwrap();
+    for at in [513, layer.0.len() - 1] {
+        let mut flipped = layer.0.clone();
+        flipped[at] ^= 1;
+        let error = build_of(&replaced(&layout, &layer.0, &flipped)).unwrap_err();
+        assert!(matches!(error.cause(), Cause::Image(ImageError::Digest { .. })), "{at}: {error}");
+    }
 }
 
 /// Neither a name nor a target that no image has is kept.

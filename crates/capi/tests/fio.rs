@@ -196,6 +196,8 @@ fn the_examples_run() {
             text = text.replace(from, to);
         }
         text = text.replace("external:liblanefs_fio.so", &format!("external:{}", engine().display()));
+        // fio runs one job, whatever numjobs= says, if filename_format= names no job.
+        let count = text.lines().find_map(|line| line.strip_prefix("numjobs=")).unwrap().to_owned();
         let job = disk.dir.path().join("job.fio");
         std::fs::write(&job, text).unwrap();
         for options in ["overwrite=journal,i_version=always,locking=inode,dioread_lock", "defaults"] {
@@ -204,6 +206,7 @@ fn the_examples_run() {
             let out = fio.current_dir(disk.dir.path()).output().unwrap();
             let said = said(&out);
             assert!(out.status.success() && said.contains("err= 0"), "{} {options}: {said}", path.display());
+            assert!(said.contains(&format!("jobs={count})")), "{}: {count} jobs? {said}", path.display());
             e2fsck_clean(&disk.volume);
         }
         jobs += 1;

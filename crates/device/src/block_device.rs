@@ -227,6 +227,14 @@ pub trait BlockDevice: Send + Sync + Debug {
         self.read_batch(ops)
     }
 
+    /// Fills `buf` from `offset` without I/O, where the system's page cache has all of it. Returns
+    /// whether it had: otherwise `buf` holds any bytes. For a device whose large reads bypass that
+    /// cache, and a caller that reads much that may just have been written.
+    fn read_if_cached(&self, buf: &mut [u8], offset: u64) -> bool {
+        let _ = (buf, offset);
+        false
+    }
+
     /// Writes all `ops`, in any order and perhaps at the same time. After an error, any of them may
     /// have been done.
     ///
@@ -367,6 +375,10 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
 
     fn read_batch_direct(&self, ops: &mut [ReadOp<'_>]) -> Result<()> {
         (**self).read_batch_direct(ops)
+    }
+
+    fn read_if_cached(&self, buf: &mut [u8], offset: u64) -> bool {
+        (**self).read_if_cached(buf, offset)
     }
 
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {

@@ -137,6 +137,11 @@ macro_rules! forward_to {
             self.$field.flush()
         }
     };
+    (@ $field:tt read_if_cached) => {
+        fn read_if_cached(&self, buf: &mut [u8], offset: u64) -> bool {
+            self.$field.read_if_cached(buf, offset)
+        }
+    };
     (@ $field:tt start_writeback) => {
         fn start_writeback(&self, offset: u64, len: u64) {
             self.$field.start_writeback(offset, len);

@@ -101,6 +101,11 @@ impl<D: BlockDevice> BlockDevice for Window<D> {
         self.told(self.below.read_batch_direct(&mut self.moved(ops)?))
     }
 
+    fn read_if_cached(&self, buf: &mut [u8], offset: u64) -> bool {
+        let place = self.place(Op::Read, offset, buf.len() as u64);
+        place.is_ok_and(|at| self.below.read_if_cached(buf, at))
+    }
+
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {
         let place = |op: &WriteOp<'_>| self.place(Op::Write, op.offset, op.len());
         // The most frequent batch, without an allocation.

@@ -99,7 +99,7 @@ pub use error::{
     VerityError, XattrError, Zone,
 };
 pub use fs::MmpWait;
-pub use fs::data::{FallocMode, FiemapExtent, Verity};
+pub use fs::data::{FallocMode, FiemapExtent, Placement, Verity};
 pub use fs::namei::{Atime, Modifier, NewAttr, NewKind, RenameFlags, SetAttr, SetTime};
 pub use fs::stats::{CacheUse, Counts, Stats, Times};
 pub use fs::{IVersion, Locking, OpenOptions, Overwrite, Recovery, StatFs, WritebackMode};

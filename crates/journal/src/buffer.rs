@@ -25,6 +25,8 @@ pub(crate) type Content = Arc<AlignedBuf>;
 #[derive(Clone)]
 pub struct Buffer(Arc<Inner>);
 
+/// Shares no cache line with another block: threads change blocks of their own at the same time.
+#[repr(align(64))]
 struct Inner {
     block: u64,
     data: RwLock<Content>,
@@ -73,6 +75,7 @@ impl Buffer {
     }
 
     /// Returns the bytes as they are now. Waits while a writer holds the block.
+    #[cfg_attr(lanefs_schedule, track_caller)]
     pub fn read(&self) -> ReadGuard<'_> {
         ReadGuard(self.0.data.read())
     }
@@ -88,6 +91,7 @@ impl Buffer {
         self.0.verified.fetch_or(1 << (kind & 31), Ordering::Release);
     }
 
+    #[cfg_attr(lanefs_schedule, track_caller)]
     pub(crate) fn write(&self) -> WriteGuard<'_> {
         WriteGuard(self.0.data.write())
     }
@@ -144,6 +148,7 @@ impl Buffer {
 
     /// Makes the block a part of transaction `tid`, in which the caller has a handle. Returns
     /// whether it was not part of it before.
+    #[cfg_attr(lanefs_schedule, track_caller)]
     pub(crate) fn join(&self, tid: Tid) -> bool {
         let mut owner = self.0.owner.lock();
         match owner.tid {

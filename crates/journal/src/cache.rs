@@ -6,16 +6,17 @@
 //! capacity bounds unreferenced buffers; referenced ones come on top.
 
 use crate::Buffer;
-use lanefs_sync::{IntMap, Mutex};
+use lanefs_sync::{IntMap, Mutex, Padded};
 use std::collections::VecDeque;
 
-const SHARDS: usize = 16;
+/// So many that threads with blocks of their own seldom meet in one.
+const SHARDS: usize = 64;
 /// The number of buffers that an insertion looks at to find room.
 const SWEEP: usize = 32;
 
 #[derive(Debug)]
 pub(crate) struct Cache {
-    shards: Vec<Mutex<Shard>>,
+    shards: Vec<Padded<Mutex<Shard>>>,
     /// Blocks that a shard keeps.
     capacity: usize,
 }
@@ -29,17 +30,20 @@ struct Shard {
 
 impl Cache {
     pub(crate) fn new(blocks: usize) -> Self {
-        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        let shards = (0..SHARDS).map(|_| Padded::default()).collect();
         Self { shards, capacity: (blocks / SHARDS).max(8) }
     }
 
     fn shard(&self, block: u64) -> &Mutex<Shard> {
-        // Neighbours (a block's bitmap and its neighbour's) go to different shards.
-        &self.shards[(block % SHARDS as u64) as usize]
+        // Neighbours go to different shards, and so do blocks at the same place of different groups:
+        // the golden ratio spreads both.
+        let spread = block.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        &self.shards[(spread >> (64 - SHARDS.ilog2())) as usize]
     }
 
     /// Returns the buffer of `block`, whose content may still be loading. Inserts a new buffer
     /// without content if the block is not cached.
+    #[cfg_attr(lanefs_schedule, track_caller)]
     pub(crate) fn get_or_insert(&self, block: u64) -> Buffer {
         let mut shard = self.shard(block).lock();
         if let Some(buffer) = shard.buffers.get(&block) {
@@ -64,7 +68,7 @@ impl Cache {
         if len <= 1024 {
             return (start..end).filter(|&b| self.shard(b).lock().buffers.contains_key(&b)).collect();
         }
-        let in_range = |shard: &Mutex<Shard>| {
+        let in_range = |shard: &Padded<Mutex<Shard>>| {
             let shard = shard.lock();
             shard.buffers.keys().copied().filter(|b| (start..end).contains(b)).collect::<Vec<_>>()
         };
@@ -113,12 +117,12 @@ mod tests {
 
     #[test]
     fn what_is_used_stays_and_the_rest_is_bounded() {
-        let cache = Cache::new(16 * 10);
+        let cache = Cache::new(SHARDS * 10);
         let held: Vec<Buffer> = (0..100).map(|b| cache.get_or_insert(b)).collect();
         for block in 1000..20_000 {
             cache.get_or_insert(block);
         }
-        assert!(cache.len() <= 16 * 10 + held.len(), "{}", cache.len());
+        assert!(cache.len() <= SHARDS * 10 + held.len(), "{}", cache.len());
         for buffer in &held {
             assert_eq!(cache.blocks_in(buffer.block(), 1), [buffer.block()]);
         }

@@ -187,6 +187,7 @@ impl Core {
 
     // ---- buffers
 
+    #[cfg_attr(lanefs_schedule, track_caller)]
     pub(crate) fn read(&self, block: u64) -> Result<Buffer> {
         self.read_among(block, Vec::new)
     }

@@ -63,6 +63,7 @@ impl<'j> Handle<'j> {
     ///
     /// # Errors
     /// No credit left; a handle that has ended.
+    #[cfg_attr(lanefs_schedule, track_caller)]
     pub fn write<'g>(&'g self, buffer: &'g Buffer) -> Result<WriteGuard<'g>> {
         self.join(buffer)?;
         Ok(buffer.write())
@@ -148,6 +149,7 @@ impl<'j> Handle<'j> {
         Ok(())
     }
 
+    #[cfg_attr(lanefs_schedule, track_caller)]
     fn join(&self, buffer: &Buffer) -> Result<()> {
         let place = self.place()?;
         if buffer.join(place.tid) {

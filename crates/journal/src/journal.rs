@@ -50,6 +50,7 @@ impl Journal {
     ///
     /// # Errors
     /// The device's failure; a block outside of the volume.
+    #[cfg_attr(lanefs_schedule, track_caller)]
     pub fn read(&self, block: u64) -> Result<Buffer> {
         self.core.read(block)
     }

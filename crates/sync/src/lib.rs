@@ -10,9 +10,11 @@
 
 mod int_map;
 pub mod order;
+mod padded;
 pub mod real_time;
 
 pub use int_map::{IntMap, IntSet};
+pub use padded::Padded;
 
 #[cfg(not(loom))]
 pub mod cell;

@@ -1,15 +1,18 @@
 //! Write-behind for the volume that a build fills: a thread of its own writes to the file what the
 //! filling thread hands over, and has the system write that back meanwhile.
 //!
-//! Writes are queued in order, as copies; those that lie one behind the other become one. The
-//! queue is bounded. A read waits only for queued writes of its own bytes.
+//! Writes are queued in order: metadata as copies, the data of files as excerpts, which the thread
+//! reads. What lies one behind the other is written at once. The queue is bounded. A read waits
+//! only for queued writes of its own bytes.
 //!
 //! Invariants:
 //! - Writes reach the device below in the order in which they were made.
-//! - A failed write fails each later write and flush.
+//! - A failed write, or read of an excerpt, fails each later write and flush.
 //! - A flush makes nothing durable: what a power cut leaves of the file has no name anyway.
 
-use lanefs::device::{BlockDevice, DeviceError, Op, ReadOp, WriteOp};
+use crate::excerpt::Excerpt;
+use crate::import::Sink;
+use lanefs::device::{AlignedBuf, BlockDevice, DeviceError, Op, ReadOp, WriteOp};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,9 +20,9 @@ use std::thread::JoinHandle;
 
 /// Bytes of a write to the device below, at most.
 const CHUNK: usize = 1 << 20;
-/// Bytes, and writes, that are queued.
+/// Bytes of memory, and writes, that are queued.
 const QUEUED: usize = 8 << 20;
-const CHUNKS: usize = 256;
+const CHUNKS: usize = 1024;
 /// Buffers that are kept for the next writes.
 const SPARE: usize = 8;
 /// Bytes of a write from which on it is content, which does not change again: writeback begins.
@@ -45,25 +48,59 @@ struct Shared {
 #[derive(Debug, Default)]
 struct WriteQueue {
     queue: VecDeque<Chunk>,
-    /// The place and length of what is being written.
+    /// The place and end of what is being written.
     writing: Option<(u64, u64)>,
-    /// Bytes of the queue.
+    /// Bytes of memory of the queue.
     bytes: usize,
     spare: Vec<Vec<u8>>,
-    /// The first failure: its number, and the place and length of the write.
-    failed: Option<(i32, u64, u64)>,
+    /// The first failure: its number, what failed, the place and the length.
+    failed: Option<(i32, Op, u64, u64)>,
+    /// Why an excerpt could not be read, if that was the first failure.
+    unread: Option<io::Error>,
     ended: bool,
 }
 
 #[derive(Debug)]
 struct Chunk {
     offset: u64,
-    bytes: Vec<u8>,
+    content: Content,
+}
+
+#[derive(Debug)]
+enum Content {
+    Bytes(Vec<u8>),
+    /// An excerpt, and so many zeros behind it.
+    Excerpt(Excerpt, usize),
 }
 
 impl Chunk {
     fn end(&self) -> u64 {
-        self.offset + self.bytes.len() as u64
+        self.offset
+            + match &self.content {
+                Content::Bytes(bytes) => bytes.len() as u64,
+                Content::Excerpt(excerpt, zeros) => excerpt.len() + *zeros as u64,
+            }
+    }
+
+    fn memory(&self) -> usize {
+        match &self.content {
+            Content::Bytes(bytes) => bytes.len(),
+            Content::Excerpt(excerpt, _) => excerpt.memory(),
+        }
+    }
+
+    /// Fills `buf` with its bytes from `from` on.
+    fn read(&self, from: usize, buf: &mut [u8]) -> io::Result<()> {
+        match &self.content {
+            Content::Bytes(bytes) => buf.copy_from_slice(&bytes[from..from + buf.len()]),
+            Content::Excerpt(excerpt, _) => {
+                let left = excerpt.len().saturating_sub(from as u64);
+                let (data, zeros) = buf.split_at_mut(left.min(buf.len() as u64) as usize);
+                excerpt.read(from as u64, data)?;
+                zeros.fill(0);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -72,25 +109,63 @@ impl WriteQueue {
         self.queue.is_empty() && self.writing.is_none()
     }
 
+    fn is_full(&self) -> bool {
+        self.bytes >= QUEUED || self.queue.len() >= CHUNKS
+    }
+
     /// Returns whether queued writes have bytes of a range.
     fn has(&self, offset: u64, len: u64) -> bool {
         let meets = |start: u64, end: u64| start < offset.saturating_add(len) && offset < end;
-        self.writing.is_some_and(|(start, len)| meets(start, start + len))
+        self.writing.is_some_and(|(start, end)| meets(start, end))
             || self.queue.iter().any(|chunk| meets(chunk.offset, chunk.end()))
     }
 
     /// Queues the first bytes of `data`. Returns how many.
     fn push(&mut self, offset: u64, data: &[u8]) -> usize {
-        let joins = |last: &&mut Chunk| last.end() == offset && last.bytes.len() < CHUNK;
-        if self.queue.back_mut().filter(joins).is_none() {
-            let bytes = self.spare.pop().unwrap_or_default();
-            self.queue.push_back(Chunk { offset, bytes });
-        }
-        let Some(last) = self.queue.back_mut() else { return 0 };
-        let n = data.len().min(CHUNK - last.bytes.len());
-        last.bytes.extend_from_slice(&data[..n]);
+        let last = self.queue.back_mut().filter(|last| last.end() == offset);
+        let n = match last.map(|last| &mut last.content) {
+            Some(Content::Bytes(bytes)) if bytes.len() < CHUNK => {
+                let n = data.len().min(CHUNK - bytes.len());
+                bytes.extend_from_slice(&data[..n]);
+                n
+            }
+            _ => {
+                let mut bytes = self.spare.pop().unwrap_or_default();
+                let n = data.len().min(CHUNK);
+                bytes.extend_from_slice(&data[..n]);
+                self.queue.push_back(Chunk { offset, content: Content::Bytes(bytes) });
+                n
+            }
+        };
         self.bytes += n;
         n
+    }
+
+    /// Takes the next chunks that lie one behind the other, as many as are written at once.
+    fn take(&mut self, run: &mut Vec<Chunk>) {
+        let mut len = 0;
+        while let Some(next) = self.queue.pop_front_if(|next| match run.last() {
+            Some(last) => last.end() == next.offset && len < CHUNK as u64,
+            None => true,
+        }) {
+            self.bytes -= next.memory();
+            len += next.end() - next.offset;
+            run.push(next);
+        }
+        self.writing = run.first().zip(run.last()).map(|(first, last)| (first.offset, last.end()));
+    }
+
+    /// Ends what was being written.
+    fn done(&mut self, run: &mut Vec<Chunk>) {
+        self.writing = None;
+        for chunk in run.drain(..) {
+            if let Content::Bytes(mut bytes) = chunk.content
+                && self.spare.len() < SPARE
+            {
+                bytes.clear();
+                self.spare.push(bytes);
+            }
+        }
     }
 }
 
@@ -108,36 +183,74 @@ impl Shared {
         state
     }
 
+    /// Waits for room, queues by `push`, and wakes the thread.
+    fn queue<T>(&self, push: impl FnOnce(&mut WriteQueue) -> T) -> Result<T, DeviceError> {
+        let mut state = self.wait(|state| !state.is_full());
+        check(&state)?;
+        let queued = push(&mut state);
+        let begins = state.writing.is_none();
+        drop(state);
+        if begins {
+            self.filled.notify_one();
+        }
+        Ok(queued)
+    }
+
     /// Writes what is queued until all has ended.
     fn work(&self) {
+        let (mut run, mut memory) = (Vec::new(), AlignedBuf::zeroed(CHUNK));
         let mut state = self.lock();
         loop {
-            let Some(mut chunk) = state.queue.pop_front() else {
+            state.take(&mut run);
+            if run.is_empty() {
                 if state.ended {
                     return;
                 }
                 state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
-            };
-            state.bytes -= chunk.bytes.len();
-            state.writing = Some((chunk.offset, chunk.bytes.len() as u64));
+            }
             let failed = state.failed.is_some();
             drop(state);
-            let done = if failed { Ok(()) } else { self.below.write_at(&chunk.bytes, chunk.offset) };
-            if done.is_ok() && chunk.bytes.len() >= CONTENT {
-                self.below.start_writeback(chunk.offset, chunk.bytes.len() as u64);
-            }
+            let done = if failed { Ok(()) } else { self.write(&run, &mut memory) };
             state = self.lock();
-            state.writing = None;
+            state.done(&mut run);
             if let Err(e) = done {
-                state.failed.get_or_insert((e.errno(), e.offset, e.len));
-            }
-            if state.spare.len() < SPARE {
-                chunk.bytes.clear();
-                state.spare.push(chunk.bytes);
+                state.failed.get_or_insert((e.errno(), e.op, e.offset, e.len));
+                state.unread = (e.op == Op::Read).then_some(e.source);
             }
             self.written.notify_all();
         }
+    }
+
+    /// Writes chunks that lie one behind the other.
+    fn write(&self, run: &[Chunk], memory: &mut [u8]) -> Result<(), DeviceError> {
+        let Some(first) = run.first() else { return Ok(()) };
+        let (mut offset, mut filled) = (first.offset, 0);
+        for chunk in run {
+            let (mut at, len) = (0, (chunk.end() - chunk.offset) as usize);
+            while at < len {
+                let n = (len - at).min(memory.len() - filled);
+                let read = chunk.read(at, &mut memory[filled..filled + n]);
+                read.map_err(|e| DeviceError::new(Op::Read, chunk.offset + at as u64, n as u64, e))?;
+                (at, filled) = (at + n, filled + n);
+                if filled == memory.len() {
+                    self.write_at(memory, offset)?;
+                    (offset, filled) = (offset + filled as u64, 0);
+                }
+            }
+        }
+        self.write_at(&memory[..filled], offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), DeviceError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.below.write_at(bytes, offset)?;
+        if bytes.len() >= CONTENT {
+            self.below.start_writeback(offset, bytes.len() as u64);
+        }
+        Ok(())
     }
 }
 
@@ -155,18 +268,16 @@ impl WriteBehind {
         let mut at = offset;
         for mut piece in pieces {
             while !piece.is_empty() {
-                let mut state = self.shared.wait(|state| state.bytes < QUEUED && state.queue.len() < CHUNKS);
-                check(&state)?;
-                let n = state.push(at, piece);
-                let begins = state.writing.is_none();
-                drop(state);
-                if begins {
-                    self.shared.filled.notify_one();
-                }
+                let n = self.shared.queue(|state| state.push(at, piece))?;
                 (at, piece) = (at + n as u64, &piece[n..]);
             }
         }
         Ok(())
+    }
+
+    /// Returns why an excerpt could not be read, if that made the writes fail.
+    pub(super) fn unread(&self) -> Option<io::Error> {
+        self.shared.lock().unread.take()
     }
 
     /// Waits until nothing is queued.
@@ -175,10 +286,21 @@ impl WriteBehind {
     }
 }
 
+impl Sink for WriteBehind {
+    fn put(&self, excerpt: Excerpt, zeros: usize, offset: u64) -> Result<(), DeviceError> {
+        let content = Content::Excerpt(excerpt, zeros);
+        self.shared.queue(|state| {
+            let chunk = Chunk { offset, content };
+            state.bytes += chunk.memory();
+            state.queue.push_back(chunk);
+        })
+    }
+}
+
 /// Returns the failure of an earlier write.
 fn check(state: &WriteQueue) -> Result<(), DeviceError> {
-    let Some((errno, offset, len)) = state.failed else { return Ok(()) };
-    Err(DeviceError::new(Op::Write, offset, len, io::Error::from_raw_os_error(errno)))
+    let Some((errno, op, offset, len)) = state.failed else { return Ok(()) };
+    Err(DeviceError::new(op, offset, len, io::Error::from_raw_os_error(errno)))
 }
 
 impl Drop for WriteBehind {
@@ -247,6 +369,7 @@ impl BlockDevice for WriteBehind {
 mod tests {
     use super::*;
     use lanefs::device::MemDevice;
+    use std::io::Write;
 
     #[test]
     fn what_was_written_is_read() {
@@ -272,6 +395,53 @@ mod tests {
         want[50..150].fill(0);
         behind.flush().unwrap();
         assert!(below.to_bytes() == want);
+    }
+
+    /// The bytes, and zeros behind them up to the end of the block, over what was there before.
+    #[test]
+    fn excerpts_are_written_in_order() {
+        let below = Arc::new(MemDevice::new(4 << 20));
+        let behind = WriteBehind::new(below.clone()).unwrap();
+        behind.write_at(&vec![9; 4 << 20], 0).unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        let content: Vec<u8> = (0..3 << 20).map(|n: u32| (n % 251) as u8).collect();
+        file.write_all(&content).unwrap();
+        let file = Excerpt::File(Arc::new(file), 0..3 << 20);
+        let mut want = vec![9; 4 << 20];
+        // Some one behind the other, some over what is still queued, one larger than a write.
+        for (from, len, at) in
+            [(7_usize, 5000_usize, 0_usize), (5007, 8192, 8192), (0, 2 << 20, 4096), (1, 1, 1 << 20)]
+        {
+            let zeros = len.next_multiple_of(4096) - len;
+            behind.put(file.part(from as u64..(from + len) as u64), zeros, at as u64).unwrap();
+            want[at..at + len].copy_from_slice(&content[from..from + len]);
+            want[at + len..at + len + zeros].fill(0);
+        }
+        behind.put(Excerpt::from(vec![5; 100]), 28, 3 << 20).unwrap();
+        behind.write_at(&[6; 10], (3 << 20) + 95).unwrap();
+        want[3 << 20..(3 << 20) + 128].fill(0);
+        want[3 << 20..(3 << 20) + 100].fill(5);
+        want[(3 << 20) + 95..(3 << 20) + 105].fill(6);
+        let mut seen = vec![0; 4 << 20];
+        behind.read_at(&mut seen, 0).unwrap();
+        assert!(seen == want);
+        behind.flush().unwrap();
+        assert!(below.to_bytes() == want);
+    }
+
+    /// What follows an excerpt that cannot be read does not reach the device: a map of its blocks.
+    #[test]
+    fn nothing_is_written_behind_what_cannot_be_read() {
+        let below = Arc::new(MemDevice::new(1 << 20));
+        let behind = WriteBehind::new(below.clone()).unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[1; 6000]).unwrap();
+        behind.put(Excerpt::File(Arc::new(file), 0..8192), 0, 0).unwrap();
+        // The queue may have failed before this.
+        let _ = behind.write_at(&[2; 4096], 65536);
+        assert!(behind.flush().is_err());
+        assert_eq!(behind.unread().unwrap().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(below.to_bytes()[65536..][..4096], [0; 4096]);
     }
 
     #[test]

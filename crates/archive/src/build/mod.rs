@@ -15,7 +15,7 @@ pub use options::{BuildOptions, VerityOptions};
 pub use size::{VolumeSize, VolumeSizeError};
 
 use crate::event::{self, Tell};
-use crate::image::Copies;
+use crate::image::{Copies, FileState};
 use crate::import::{self, Survey, survey};
 use crate::unfinished::{Unfinished, host};
 use crate::{Action, Cause, Error, Event, ImportOptions, Source};
@@ -92,6 +92,7 @@ pub fn build(
     source.refuse_target(file.target()).map_err(failed)?;
     let (volume, import) = options.settled().map_err(failed)?;
     let copies = Arc::new(Copies::beside(path));
+    let before = source.states()?;
     let survey = survey_of(&source, &copies, (path, &volume), &import, &mut events)?;
     let source = match &survey {
         Some(survey) if copies.leave_room_for(bytes_of(survey, &volume)) => source.unpacked(&copies),
@@ -104,7 +105,7 @@ pub fn build(
         }
     };
     drop(copies);
-    let mut filling = Filling { path, options, import, survey, file };
+    let mut filling = Filling { path, options, import, survey, file, before };
     let (parts, report) = filling.fill_retrying(source, &volume, &mut events)?;
     let file = filling.file;
     let verity = parts.make_tree(&file, &mut events).map_err(failed)?;
@@ -123,6 +124,8 @@ struct Filling<'a> {
     import: ImportOptions,
     survey: Option<Survey>,
     file: Unfinished,
+    /// The archives of the source before the first pass.
+    before: Vec<Option<FileState>>,
 }
 
 impl Filling<'_> {
@@ -140,10 +143,8 @@ impl Filling<'_> {
     ) -> Result<(Parts, mkfs::Report), Error> {
         let (mut more, mut told) = (1, 0);
         loop {
-            let again = match self.options.size {
-                VolumeSize::Bytes(_) => None,
-                _ => source.again().filter(|_| more < MOST_MARGINS),
-            };
+            let again = source.again();
+            let retries = !matches!(self.options.size, VolumeSize::Bytes(_)) && more < MOST_MARGINS;
             let mut skipped = 0;
             let mut events = |event| {
                 if matches!(event, Event::Skipped(_)) {
@@ -157,22 +158,30 @@ impl Filling<'_> {
                 events(event)
             };
             match (self.fill(source, options, more, &mut events), again) {
-                (Err(e), Some(again)) if matches!(e.cause(), Cause::Volume(lanefs::Error::NoSpace)) => {
+                (Err(e), Some(again)) if retries && is_full(&e) => {
                     (source, more) = (again, more * 2);
                 }
-                (done, _) => return done,
+                (Err(e), _) if matches!(e.cause(), Cause::Cancelled) => return Err(e),
+                (filled, read) => {
+                    // The first cause of what failed, or of wrong bytes.
+                    read.as_ref().map_or(Ok(()), |read| read.check_unchanged(&self.before))?;
+                    let (parts, report, device) = filled?;
+                    flush(&*device, read).map_err(|e| self.failed(e))?;
+                    return Ok((parts, report));
+                }
             }
         }
     }
 
-    /// Fills a new volume, whose size has so many times the usual margin.
+    /// Fills a new volume, whose size has so many times the usual margin. Returns its device too,
+    /// which is still to be flushed.
     fn fill(
         &mut self,
         source: Source,
         options: &Options,
         margins: u64,
         events: &mut Tell<'_>,
-    ) -> Result<(Parts, mkfs::Report), Error> {
+    ) -> Result<(Parts, mkfs::Report, Arc<dyn BlockDevice>), Error> {
         let volume = match (&self.survey, self.options.size) {
             (Some(survey), size) => size.options(survey, margins, options).map_err(|e| self.failed(e))?,
             (None, VolumeSize::Bytes(size)) => Options { size: Some(size), ..options.clone() },
@@ -193,12 +202,30 @@ impl Filling<'_> {
             opened.commit_interval(Duration::ZERO).clock(self.options.time).open_device(behind.clone());
         let filled = opened.map_err(|e| self.failed(e))?;
         let removed = self.survey.as_ref().map(|survey| &survey.removed);
-        let written = import::write(source, &filled, &self.import, removed, events);
+        let place = source.place();
+        let written = import::write(source, &filled, &self.import, (removed, &*behind), events);
         // Also after a failure: what is kept then is a volume.
-        let closed = filled.close().and_then(|()| Ok(behind.flush()?)).and_then(|()| Ok(device.flush()?));
-        written.and(closed.map_err(|e| self.failed(e)))?;
-        Ok((parts, report))
+        let closed = filled.close().and_then(|()| Ok(behind.flush()?));
+        if let Err(e) = written.and(closed.map_err(|e| self.failed(e))) {
+            // The failure that is told is the first one.
+            let _ = device.flush();
+            return Err(behind.unread().map_or(e, |unread| Error::new(Action::Read, place, unread)));
+        }
+        Ok((parts, report, device))
     }
+}
+
+fn is_full(error: &Error) -> bool {
+    matches!(error.cause(), Cause::Volume(lanefs::Error::NoSpace))
+}
+
+/// Makes the file durable. Closes meanwhile what was read: the memory of large copies is freed.
+fn flush(device: &dyn BlockDevice, read: Option<Source>) -> lanefs::Result<()> {
+    std::thread::scope(|scope| {
+        // Without a thread it is dropped here.
+        let _ = std::thread::Builder::new().name("close".into()).spawn_scoped(scope, || drop(read));
+        Ok(device.flush()?)
+    })
 }
 
 /// Returns about how many bytes of a disk the volume takes, at most.
@@ -219,12 +246,14 @@ fn survey_of(
     let features = volume.features.apply(volume.fs_type.features());
     let again = source.again().filter(|_| features.incompat.contains(Incompat::EXTENTS));
     let Some(source) = again else { return Ok(None) };
-    let scratch = Scratch::new(path, volume);
-    let scratch = scratch.map_err(|cause| Error::new(Action::Build, host(path), cause))?;
+    let scratch = || {
+        let scratch = Scratch::new(path, volume);
+        scratch.map_err(|cause| Error::new(Action::Build, host(path), cause))
+    };
     let mut events = |event| match event {
         // The second pass tells of them.
         Event::Skipped(_) => ControlFlow::Continue(()),
         event => events(event),
     };
-    survey(source, copies, &scratch.volume, import, &mut events)
+    survey(source, copies, scratch, import, &mut events)
 }

@@ -20,9 +20,15 @@ const CACHE: usize = 64 << 20;
 /// A volume in a file that is removed with it.
 #[derive(Debug)]
 pub(super) struct Scratch {
-    pub(super) volume: Volume,
+    volume: Volume,
     device: Arc<Volatile>,
     _file: Removed,
+}
+
+impl AsRef<Volume> for Scratch {
+    fn as_ref(&self) -> &Volume {
+        &self.volume
+    }
 }
 
 impl Drop for Scratch {

@@ -69,8 +69,8 @@ pub(super) fn archive<W: Write>(
                 PipeItem::Skipped(error) => tell(Event::Skipped(error))?,
                 PipeItem::Checked(bytes) => tell(Event::Checked(bytes))?,
                 PipeItem::Failed(error) => return Err(error),
-                // A volume has none.
-                PipeItem::Layer(_) => {}
+                // A volume is sent without them.
+                PipeItem::Layer(_) | PipeItem::Unread { .. } => {}
             }
         }
         tar.finish().map_err(failed)

@@ -1,7 +1,10 @@
 //! A layer of an image, where it lies on this machine.
 
 use super::digest::Digest;
+use super::plain::{PlainArchive, RangeReader};
 use crate::compress::{self, READ_AHEAD};
+use crate::content::{self, Content};
+use crate::excerpt::read_at;
 use crate::{Action, Cause, Error, Place};
 use std::fs::File;
 #[cfg(unix)]
@@ -70,31 +73,6 @@ impl Blob {
     }
 }
 
-struct RangeReader {
-    file: Arc<File>,
-    at: u64,
-    end: u64,
-}
-
-impl Read for RangeReader {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let want = buf.len().min(usize::try_from(self.end - self.at).unwrap_or(usize::MAX));
-        let n = read_at(&self.file, &mut buf[..want], self.at)?;
-        self.at += n as u64;
-        Ok(n)
-    }
-}
-
-#[cfg(unix)]
-fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-    std::os::unix::fs::FileExt::read_at(file, buf, offset)
-}
-
-#[cfg(windows)]
-fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-    std::os::windows::fs::FileExt::seek_read(file, buf, offset)
-}
-
 impl Layer {
     /// Returns the archive in a file, which is not looked at.
     pub(crate) fn of_file(path: &Path) -> Self {
@@ -140,6 +118,29 @@ impl Layer {
 
     pub(crate) fn failed(&self, action: Action, cause: impl Into<Cause>) -> Error {
         Error::new(action, Place::Host(self.name.clone()), cause)
+    }
+
+    /// Returns the archive as it lies in its file; `None` if it is compressed or a pipe.
+    pub(crate) fn plain(&self) -> io::Result<Option<PlainArchive>> {
+        if !self.is_repeatable() {
+            return Ok(None);
+        }
+        let archive = match &self.blob {
+            Blob::File(path) => {
+                let file = File::open(path)?;
+                let len = file.metadata()?.len();
+                PlainArchive { file: Arc::new(file), at: 0, len }
+            }
+            Blob::Range(file, at, len) => PlainArchive { file: Arc::clone(file), at: *at, len: *len },
+            Blob::Unpacked(file, len) => {
+                return Ok(Some(PlainArchive { file: Arc::clone(file), at: 0, len: *len }));
+            }
+        };
+        let mut head = [0; 8];
+        let want = archive.len.min(8) as usize;
+        let read = read_at(&archive.file, &mut head[..want], archive.at)?;
+        let packed = matches!(content::of_head(&head[..read]), Some(Content::Compressed(_)));
+        Ok((!packed).then_some(archive))
     }
 
     /// Opens the archive, unpacked. Returns too whether it is compressed.

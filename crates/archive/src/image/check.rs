@@ -1,7 +1,8 @@
 //! Checks the layers of an image before anything is written: sizes, digests packed and unpacked,
 //! and that each is an archive from its first byte to its last.
 //!
-//! Several layers are checked at the same time, each by one thread.
+//! Half as many layers as there are cores are checked at the same time, each by a thread that
+//! hashes the blob, one that unpacks it, and one that hashes and reads what is unpacked.
 
 use super::archive_stream::ArchiveStream;
 use super::blob::Layer;
@@ -19,8 +20,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, PoisonError};
 
-/// Threads at most: each has a decoder and buffers.
-const THREADS: usize = 4;
+/// Layers that are checked at once, at most: each has a decoder and buffers.
+const AT_ONCE: usize = 4;
 /// Bytes that are hashed at once: they stay in the cache of a core.
 const PIECE: usize = 256 << 10;
 
@@ -43,7 +44,8 @@ pub(super) fn check(
 ) -> Result<(), Error> {
     let (next, ended, alone) = (AtomicUsize::new(0), AtomicBool::new(false), Mutex::new(()));
     let shared = Shared { layers, limit, takers, next, ended, alone };
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).clamp(1, THREADS);
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let threads = (cores / 2).clamp(1, AT_ONCE);
     std::thread::scope(|scope| {
         let (done, reports) = channel();
         for _ in 0..threads.min(layers.len()) {
@@ -98,17 +100,41 @@ fn work(shared: &Shared<'_, '_>, done: &Sender<Report>) {
 }
 
 fn check_one(shared: &Shared<'_, '_>, at: usize, layer: &Layer, done: &Sender<Report>) -> Result<(), Cause> {
+    std::thread::scope(|scope| {
+        let hashing = std::thread::Builder::new().name("digest".into());
+        let hashing = hashing.spawn_scoped(scope, || check_blob(shared, layer, done))?;
+        let unpacked = unpack_one(shared, at, layer, done);
+        let hashed = hashing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        // The digest first: what was unpacked of other bytes means nothing.
+        hashed.and(unpacked)
+    })
+}
+
+/// Checks a layer as it lies there.
+fn check_blob(shared: &Shared<'_, '_>, layer: &Layer, done: &Sender<Report>) -> Result<(), Cause> {
+    let Some((digest, size)) = &layer.expected.blob else { return Ok(()) };
+    let stream = Watched { shared, done, stream: layer.blob.open()? };
+    let (found, len) = digest_of(stream.take(size.saturating_add(1)), Hasher::of(digest))?;
+    let blob = Text::of(digest);
+    if len != *size {
+        return Err(ImageError::Size { blob, expected: *size, found: len }.into());
+    }
+    if found != *digest {
+        return Err(ImageError::Digest { blob, found: Text::of(found) }.into());
+    }
+    Ok(())
+}
+
+/// Checks a layer as it is unpacked.
+fn unpack_one(shared: &Shared<'_, '_>, at: usize, layer: &Layer, done: &Sender<Report>) -> Result<(), Cause> {
     let open = || -> io::Result<_> { Ok(Watched { shared, done, stream: layer.blob.open()? }) };
-    // The digest first: what was unpacked of other bytes means nothing.
-    if let Some((digest, size)) = &layer.expected.blob {
-        let (found, len) = digest_of(open()?.take(size.saturating_add(1)), Hasher::of(digest))?;
-        let blob = Text::of(digest);
-        if len != *size {
-            return Err(ImageError::Size { blob, expected: *size, found: len }.into());
-        }
-        if found != *digest {
-            return Err(ImageError::Digest { blob, found: Text::of(found) }.into());
-        }
+    let diff_id = layer.expected.diff_id.as_ref();
+    if let (Some(takers), None) = (shared.takers, diff_id)
+        && let Some(archive) = layer.plain()?
+    {
+        let mut members = takers.members.layer(at);
+        archive.members(shared.limit, |member, _| members.member(member).map_err(Cause::from))?;
+        return Ok(members.done()?);
     }
     let mut head = [0; 8];
     let read = layer.blob.open()?.read(&mut head)?;
@@ -120,7 +146,6 @@ fn check_one(shared: &Shared<'_, '_>, at: usize, layer: &Layer, done: &Sender<Re
     }
     let _alone = hungry.then(|| shared.alone.lock().unwrap_or_else(PoisonError::into_inner));
     let (stream, compressed) = unpacked(BufReader::with_capacity(READ_AHEAD, open()?))?;
-    let diff_id = layer.expected.diff_id.as_ref();
     let copy = shared.takers.filter(|_| compressed).map(|takers| takers.copies.begin(at));
     let found = ArchiveStream::of(shared.limit.of(stream), diff_id.map(Hasher::of), copy, |mut archive| {
         let mut tar = TarReader::new(&mut archive);

@@ -16,7 +16,9 @@ mod copies;
 mod digest;
 mod documents;
 mod error;
+mod file_state;
 mod in_order;
+mod plain;
 mod platform;
 mod store;
 
@@ -26,6 +28,8 @@ pub use choose::ImageChoice;
 pub(crate) use copies::Copies;
 pub(crate) use digest::Digest;
 pub use error::{ImageError, Text};
+pub(crate) use file_state::FileState;
+pub(crate) use plain::PlainArchive;
 pub use platform::{Platform, PlatformError};
 
 use crate::limit::Limit;

@@ -5,17 +5,19 @@
 //! set again when it is left. New entries inherit the default ACL of their directory; the import
 //! replaces an inherited ACL by the ACL of the archive.
 
+use super::current::Current;
 use super::dir_times::{DirTimes, set_again};
 use super::entry::{Made, attributes, disinherit, drop_xattrs, make_new, node_of};
 use super::layer::{Layer, Whiteout, remove, whiteout};
 use super::pass::{Pass, Survey};
 use super::{FsVerity, ImportOptions};
 use crate::event::{self, Tell};
+use crate::excerpt::Excerpt;
 use crate::member::{Kind, Member};
 use crate::path::{clean, is_lost_found, shown, split};
 use crate::{Action, Cause, Error, Event, Place};
 use lanefs::device::os_name::OsStrExt;
-use lanefs::{Dir, FallocMode, File, Metadata, NewAttr, SetXattr, Timestamp, Volume};
+use lanefs::{Dir, FallocMode, Metadata, NewAttr, SetXattr, Timestamp, Volume};
 use std::ffi::OsStr;
 use std::path::Path;
 
@@ -54,15 +56,6 @@ impl Level {
         let mtime = times.of(&dir);
         Ok(Self { name: name.to_vec(), dir, gives_acl, mtime })
     }
-}
-
-struct Current {
-    file: File,
-    member: Member,
-    /// End of the written data.
-    end: u64,
-    /// It has no data, whatever the source has.
-    empty: bool,
 }
 
 /// Why a name did not arrive.
@@ -160,19 +153,19 @@ impl<'a> Fill<'a> {
     }
 
     /// Writes data of the last file.
-    pub(super) fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
-        self.tell(Event::Data(bytes.len() as u64))?;
+    pub(super) fn data(&mut self, offset: u64, content: Excerpt) -> Result<(), Error> {
+        self.tell(Event::Data(content.len()))?;
         // Without a file, its making failed and has been told.
         let Some(current) = self.current.as_mut().filter(|current| !current.empty) else { return Ok(()) };
-        match current.file.write_at(bytes, offset) {
+        match current.write(offset, &content, self.pass.sink()) {
             Ok(()) => {
-                current.end = offset + bytes.len() as u64;
+                current.end = offset + content.len();
                 Ok(())
             }
-            Err(e) => {
+            Err(cause) => {
                 let path = current.member.path.clone();
                 self.current = None;
-                let failed = Err(self.failed(Action::Write, &path, e));
+                let failed = Err(self.failed(Action::Write, &path, cause));
                 self.settle(failed)
             }
         }
@@ -230,9 +223,15 @@ impl<'a> Fill<'a> {
         removed.map_err(|e| self.failed(Action::Import, path, e))
     }
 
-    fn failed(&self, action: Action, path: &[u8], e: lanefs::Error) -> Failed {
-        let all = ends(&e) || matches!(e.kind(), lanefs::Error::NoSpace | lanefs::Error::NoInodes);
-        let error = Error::new(action, Place::in_volume(&self.base, shown(path)), e);
+    fn failed(&self, action: Action, path: &[u8], cause: impl Into<Cause>) -> Failed {
+        let cause = cause.into();
+        let all = match &cause {
+            Cause::Volume(e) => {
+                ends(e) || matches!(e.kind(), lanefs::Error::NoSpace | lanefs::Error::NoInodes)
+            }
+            _ => true,
+        };
+        let error = Error::new(action, Place::in_volume(&self.base, shown(path)), cause);
         if all { Failed::All(error) } else { Failed::Name(error) }
     }
 
@@ -287,7 +286,7 @@ impl<'a> Fill<'a> {
             (Made::File(file), _) => {
                 self.pass.made(file.metadata().ino());
                 // A build reads nothing again: its data needs no cache.
-                let file = file.with_direct(self.pass.is_write());
+                let file = file.with_direct(self.pass.sink().is_some());
                 self.current = Some(Current { file, member, end: 0, empty });
             }
             (_, Kind::HardLink(_)) => {}

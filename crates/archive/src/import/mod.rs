@@ -3,6 +3,7 @@
 //! One thread reads the source, the caller's writes the volume, a bounded pipe between them. Names
 //! go in the order of the source and one thread writes, so the same source gives the same volume.
 
+mod current;
 mod dir_times;
 mod entry;
 mod fill;
@@ -14,13 +15,13 @@ mod pass;
 mod source;
 mod tar;
 
-pub(crate) use pass::{RemovedFiles, Survey};
+pub(crate) use pass::{RemovedFiles, Sink, Survey};
 pub use source::Source;
 
 use crate::event::{self, Tell};
 use crate::image::Copies;
-use crate::pipe::{PipeItem, pipe};
-use crate::{Action, Cause, Error, Event, Ownership};
+use crate::pipe::{Inlet, PipeItem, pipe};
+use crate::{Action, Cause, Error, Event, Ownership, Place};
 use fill::Fill;
 use lanefs::{Timestamp, Verity, Volume};
 use pass::Pass;
@@ -30,6 +31,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How often the caller of an import hears that the source is waited for.
@@ -180,79 +182,91 @@ pub fn import(
     mut events: impl FnMut(Event) -> ControlFlow<()> + Send,
 ) -> Result<(), Error> {
     let base = dir.as_ref().as_os_str().as_encoded_bytes();
+    let (before, again) = (source.states()?, source.again());
     source.check(options.max_size, |bytes| {
         event::tell(&mut events, Event::Checked(bytes), Action::Import, base)
     })?;
     let fill = Fill::new(volume, dir.as_ref(), options, &mut events, Pass::Import)?;
-    fill_from(source, Wanted::Content, options, fill)?.finish()
+    Reading::of(source, Wanted::Content, options)?.fill(fill)?.finish()?;
+    again.map_or(Ok(()), |again| again.check_unchanged(&before))
 }
 
-/// Finds out what a source takes of a volume, by making its names in `scratch`, an empty volume.
-/// Layers are checked meanwhile, and `copies` gets what archives unpack to.
-pub(crate) fn survey(
+/// Finds out what a source takes of a volume, by making its names in an empty one, which `scratch`
+/// makes while the source is read already. Layers are checked meanwhile, and `copies` gets what
+/// archives unpack to.
+pub(crate) fn survey<V: AsRef<Volume>>(
     source: Source,
     copies: &Arc<Copies>,
-    scratch: &Volume,
+    scratch: impl FnOnce() -> Result<V, Error>,
     options: &ImportOptions,
     events: &mut Tell<'_>,
 ) -> Result<Option<Survey>, Error> {
-    let fill = Fill::new(scratch, Path::new("/"), options, events, Pass::measure(scratch))?;
-    fill_from(source, Wanted::Members(Arc::clone(copies)), options, fill)?.into_survey()
+    let reading = Reading::of(source, Wanted::Members(Arc::clone(copies)), options)?;
+    let scratch = scratch()?;
+    let volume = scratch.as_ref();
+    let fill = Fill::new(volume, Path::new("/"), options, events, Pass::measure(volume))?;
+    reading.fill(fill)?.into_survey()
 }
 
 /// Imports a source, whose layers are checked already, into the root of an empty volume. `removed`
-/// are the files that do not last, if they are known.
+/// are the files that do not last, if they are known. `sink` takes the data of files.
 pub(crate) fn write(
     source: Source,
     volume: &Volume,
     options: &ImportOptions,
-    removed: Option<&RemovedFiles>,
+    (removed, sink): (Option<&RemovedFiles>, &dyn Sink),
     events: &mut Tell<'_>,
 ) -> Result<(), Error> {
-    let pass = removed.map_or(Pass::Import, Pass::write);
+    let pass = removed.map_or(Pass::Import, |removed| Pass::write(removed, sink));
     let fill = Fill::new(volume, Path::new("/"), options, events, pass)?;
-    fill_from(source, Wanted::Content, options, fill)?.finish()
+    Reading::of(source, Wanted::Content, options)?.fill(fill)?.finish()
 }
 
-/// Reads a source on a thread of its own, and has `fill` take what it sends.
-fn fill_from<'a>(
-    source: Source,
-    wanted: Wanted,
-    options: &ImportOptions,
-    mut fill: Fill<'a>,
-) -> Result<Fill<'a>, Error> {
-    let place = fill.place();
-    let failed = |cause: Cause| Error::new(Action::Import, place, cause);
-    let (mut out, mut items) = pipe();
-    let max_size = options.max_size;
-    let reader = std::thread::Builder::new().name("import".into());
-    let reader = match reader.spawn(move || source.send(wanted, max_size, &mut out)) {
-        Ok(reader) => reader,
-        Err(e) => return Err(failed(e.into())),
-    };
-    loop {
-        let batch = match items.recv_timeout(WAITING) {
-            Ok(batch) => batch,
-            Err(RecvTimeoutError::Timeout) => {
-                fill.tell(Event::Waiting)?;
-                continue;
-            }
-            Err(RecvTimeoutError::Disconnected) => break,
-        };
-        for item in batch {
-            match item {
-                PipeItem::Layer(label) => fill.layer(label)?,
-                PipeItem::Member(member) => fill.member(member)?,
-                PipeItem::Data { offset, bytes } => fill.data(offset, &bytes)?,
-                PipeItem::Skipped(error) => fill.tell(Event::Skipped(error))?,
-                PipeItem::Checked(bytes) => fill.tell(Event::Checked(bytes))?,
-                PipeItem::Failed(error) => return Err(error),
-            }
+/// A source that a thread of its own reads.
+struct Reading {
+    thread: JoinHandle<()>,
+    items: Inlet,
+}
+
+impl Reading {
+    /// Begins to read.
+    fn of(source: Source, wanted: Wanted, options: &ImportOptions) -> Result<Self, Error> {
+        let (mut out, items) = pipe();
+        let (name, max_size) = (source.name.clone(), options.max_size);
+        let thread = std::thread::Builder::new().name("import".into());
+        match thread.spawn(move || source.send(wanted, max_size, &mut out)) {
+            Ok(thread) => Ok(Self { thread, items }),
+            Err(e) => Err(Error::new(Action::Read, Place::Host(name), e)),
         }
     }
-    // Its end of the pipe is closed: it has ended, or died.
-    match reader.join() {
-        Ok(()) => Ok(fill),
-        Err(_) => Err(failed(Cause::ReaderDied)),
+
+    /// Has `fill` take what comes.
+    fn fill<'a>(mut self, mut fill: Fill<'a>) -> Result<Fill<'a>, Error> {
+        loop {
+            let batch = match self.items.recv_timeout(WAITING) {
+                Ok(batch) => batch,
+                Err(RecvTimeoutError::Timeout) => {
+                    fill.tell(Event::Waiting)?;
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            for item in batch {
+                match item {
+                    PipeItem::Layer(label) => fill.layer(label)?,
+                    PipeItem::Member(member) => fill.member(member)?,
+                    PipeItem::Data { offset, bytes } => fill.data(offset, bytes.into())?,
+                    PipeItem::Unread { offset, content } => fill.data(offset, content)?,
+                    PipeItem::Skipped(error) => fill.tell(Event::Skipped(error))?,
+                    PipeItem::Checked(bytes) => fill.tell(Event::Checked(bytes))?,
+                    PipeItem::Failed(error) => return Err(error),
+                }
+            }
+        }
+        // Its end of the pipe is closed: it has ended, or died.
+        match self.thread.join() {
+            Ok(()) => Ok(fill),
+            Err(_) => Err(Error::new(Action::Import, fill.place(), Cause::ReaderDied)),
+        }
     }
 }

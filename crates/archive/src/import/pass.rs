@@ -12,7 +12,9 @@
 
 use super::number_set::NumberSet;
 use crate::Cause;
+use crate::excerpt::Excerpt;
 use crate::member::{Kind, Member};
+use lanefs::device::DeviceError;
 use lanefs::{FileType, Metadata, Volume};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -55,10 +57,20 @@ pub(super) struct Measure<'a> {
     mapped: u64,
 }
 
+/// Puts data on the device of a volume that is being built.
+pub(crate) trait Sink {
+    /// Writes an excerpt and so many zeros behind it, sooner or later.
+    ///
+    /// # Errors
+    /// That of an earlier write.
+    fn put(&self, content: Excerpt, zeros: usize, offset: u64) -> Result<(), DeviceError>;
+}
+
 /// The state of a second pass.
 pub(super) struct Write<'a> {
     count: Count,
     removed: &'a RemovedFiles,
+    sink: &'a dyn Sink,
 }
 
 /// The files of a source that later members remove, by their number.
@@ -96,16 +108,20 @@ impl<'a> Pass<'a> {
         })
     }
 
-    pub(super) fn write(removed: &'a RemovedFiles) -> Self {
-        Self::Write(Write { count: Count::default(), removed })
+    pub(super) fn write(removed: &'a RemovedFiles, sink: &'a dyn Sink) -> Self {
+        Self::Write(Write { count: Count::default(), removed, sink })
     }
 
     pub(super) fn is_measure(&self) -> bool {
         matches!(self, Self::Measure(_))
     }
 
-    pub(super) fn is_write(&self) -> bool {
-        matches!(self, Self::Write(_))
+    /// Returns what takes the data of files, past the volume and its cache.
+    pub(super) fn sink(&self) -> Option<&'a dyn Sink> {
+        match self {
+            Self::Write(write) => Some(write.sink),
+            _ => None,
+        }
     }
 
     /// Takes the next regular file of the source. Returns whether it is made without data.
@@ -164,7 +180,7 @@ impl<'a> Pass<'a> {
     /// Checks at the end of a second pass that it saw the files of the first one, if that matters.
     pub(super) fn check(&self) -> Result<(), Cause> {
         match self {
-            Self::Write(Write { count, removed })
+            Self::Write(Write { count, removed, .. })
                 if !removed.numbers.is_empty() && count.hasher.finish() != removed.hash =>
             {
                 Err(Cause::Changed)

@@ -4,7 +4,7 @@
 use super::folder;
 use super::tar::{self, TarStream};
 use crate::compress::{READ_AHEAD, unpacked};
-use crate::image::{self, ArchiveStream, Copies, ImageChoice, Layer};
+use crate::image::{self, ArchiveStream, Copies, FileState, ImageChoice, Layer};
 use crate::limit::Limit;
 use crate::pipe::{Gone, Outlet, PipeItem};
 use crate::{Action, Cause, Error, ImageError, Place};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// Where an import comes from: a folder, an archive, or layers.
 pub struct Source {
-    name: Vec<u8>,
+    pub(super) name: Vec<u8>,
     origin: Origin,
     size: Option<u64>,
 }
@@ -204,17 +204,39 @@ impl Source {
 
     /// Refuses a new file at `target` that would replace what is read, or be read itself.
     pub(crate) fn refuse_target(&self, target: &Path) -> Result<(), Cause> {
-        let layers = match &self.origin {
-            #[cfg(target_os = "linux")]
-            Origin::Folder(folder) => return refuse_inside(folder, target),
-            Origin::Archive(archive) => std::slice::from_ref(&**archive),
-            Origin::Stream(..) => return Ok(()),
-            Origin::Layers(layers) => &layers[..],
-        };
-        match target.exists() && layers.iter().any(|layer| layer.blob.is_in(target)) {
+        #[cfg(target_os = "linux")]
+        if let Origin::Folder(folder) = &self.origin {
+            return refuse_inside(folder, target);
+        }
+        match target.exists() && self.archives().iter().any(|layer| layer.blob.is_in(target)) {
             true => Err(Cause::TargetIsSource),
             false => Ok(()),
         }
+    }
+
+    /// Returns its place in errors.
+    pub(crate) fn place(&self) -> Place {
+        Place::Host(self.name.clone())
+    }
+
+    /// Returns its archives, if they lie in files.
+    fn archives(&self) -> &[Layer] {
+        match &self.origin {
+            Origin::Archive(archive) => std::slice::from_ref(&**archive),
+            Origin::Layers(layers) => layers,
+            _ => &[],
+        }
+    }
+
+    /// Returns the states of the files of its archives.
+    pub(crate) fn states(&self) -> Result<Vec<Option<FileState>>, Error> {
+        self.archives().iter().map(Layer::state).collect()
+    }
+
+    /// Checks that the files of its archives are as they were `before`.
+    pub(crate) fn check_unchanged(&self, before: &[Option<FileState>]) -> Result<(), Error> {
+        let mut archives = self.archives().iter().zip(before);
+        archives.try_for_each(|(archive, before)| archive.check_unchanged(before.as_ref()))
     }
 
     /// Returns the same source again, to be read twice; `None` for a stream or a pipe.
@@ -255,14 +277,13 @@ impl Source {
             (Origin::Stream(stream, compressed), _) => {
                 tar::send(TarStream { stream: limit.of(stream), compressed, name: &self.name }, content, out)
             }
-            (Origin::Archive(archive), Wanted::Content) => match archive.unpacked() {
-                Ok((stream, compressed)) => {
-                    tar::send(TarStream { stream: limit.of(stream), compressed, name: &self.name }, true, out)
-                }
-                Err(e) => out.push(PipeItem::Failed(e)),
-            },
+            (Origin::Archive(archive), Wanted::Content) => {
+                let sent = send_content(&archive, &limit, out);
+                sent.unwrap_or_else(|e| out.push(PipeItem::Failed(e)))
+            }
             (Origin::Archive(archive), Wanted::Members(copies)) => {
-                send_members(&archive, &limit, &copies, out)
+                let sent = send_members(&archive, &limit, &copies, out);
+                sent.unwrap_or_else(|e| out.push(PipeItem::Failed(e)))
             }
             (Origin::Layers(layers), Wanted::Content) => send_layers(&layers, &limit, out),
             (Origin::Layers(layers), Wanted::Members(copies)) => {
@@ -315,36 +336,51 @@ fn spooled(head: Vec<u8>, stream: impl Read) -> Result<File, Error> {
 }
 
 /// Sends the members of an archive without their data, and copies what it unpacks to.
-fn send_members(archive: &Layer, limit: &Limit, copies: &Copies, out: &mut Outlet) -> Result<(), Gone> {
-    let (stream, compressed) = match archive.unpacked() {
-        Ok(opened) => opened,
-        Err(e) => return out.push(PipeItem::Failed(e)),
-    };
-    if !compressed {
-        let tar = TarStream { stream: limit.of(stream), compressed, name: &archive.name };
-        return tar::send(tar, false, out);
+///
+/// # Errors
+/// It cannot be opened: nothing was sent.
+fn send_members(
+    archive: &Layer,
+    limit: &Limit,
+    copies: &Copies,
+    out: &mut Outlet,
+) -> Result<Result<(), Gone>, Error> {
+    let name = &archive.name;
+    if let Some(plain) = archive.plain().map_err(|e| archive.failed(Action::Open, e))? {
+        return Ok(tar::send_plain(&plain, name, false, limit, out));
     }
+    let (stream, compressed) = archive.unpacked()?;
     let copy = Some(copies.begin(0));
     let sent = ArchiveStream::of(limit.of(stream), None, copy, |mut stream| {
-        tar::send(TarStream { stream: &mut stream, compressed, name: &archive.name }, false, out)?;
+        tar::send(TarStream { stream: &mut stream, compressed, name }, false, out)?;
         stream.keep();
         Ok(())
     });
-    sent.unwrap_or_else(|e| out.push(PipeItem::Failed(archive.failed(Action::Read, e))))
+    sent.map_err(|e| archive.failed(Action::Read, e))
 }
 
 /// Sends the members of all layers, those of the lowest first.
 fn send_layers(layers: &[Layer], limit: &Limit, out: &mut Outlet) -> Result<(), Gone> {
     for (layer, label) in layers.iter().zip(Layer::labels(layers)) {
         out.push(PipeItem::Layer(label))?;
-        match layer.unpacked() {
-            Ok((stream, compressed)) => {
-                tar::send(TarStream { stream: limit.of(stream), compressed, name: &layer.name }, true, out)?;
-            }
+        match send_content(layer, limit, out) {
+            Ok(sent) => sent?,
             Err(e) => return out.push(PipeItem::Failed(e)),
         }
     }
     Ok(())
+}
+
+/// Sends the members of an archive with their data.
+///
+/// # Errors
+/// It cannot be opened: nothing was sent.
+fn send_content(archive: &Layer, limit: &Limit, out: &mut Outlet) -> Result<Result<(), Gone>, Error> {
+    if let Some(plain) = archive.plain().map_err(|e| archive.failed(Action::Open, e))? {
+        return Ok(tar::send_plain(&plain, &archive.name, true, limit, out));
+    }
+    let (stream, compressed) = archive.unpacked()?;
+    Ok(tar::send(TarStream { stream: limit.of(stream), compressed, name: &archive.name }, true, out))
 }
 
 impl fmt::Debug for Source {

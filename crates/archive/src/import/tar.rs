@@ -1,10 +1,15 @@
-//! A tar stream as the source of an import.
+//! A tar archive as the source of an import: a stream, or a file of which only headers are read.
 
-use crate::member::Kind;
+use crate::image::PlainArchive;
+use crate::limit::Limit;
+use crate::member::{Kind, Member};
 use crate::pipe::{Gone, Outlet, PIECE, PipeItem};
 use crate::tarball::{TarError, TarReader};
 use crate::{Action, Error, Place};
 use std::io::{self, BufRead};
+
+/// Bytes of a file's data that are sent at once where they are not read here.
+const RANGE: u64 = 4 << 20;
 
 /// The archive of an import, unpacked.
 pub(super) struct TarStream<'a, R> {
@@ -22,13 +27,31 @@ pub(super) fn send<R: BufRead>(tar: TarStream<'_, R>, content: bool, out: &mut O
         true => io::copy(&mut stream, &mut io::sink()).map(drop).map_err(|e| Stop::Tar(e.into())),
         false => Ok(()),
     });
-    match sent {
-        Ok(()) => Ok(()),
-        Err(Stop::Gone(gone)) => Err(gone),
-        Err(Stop::Tar(e)) => {
-            out.push(PipeItem::Failed(Error::new(Action::Read, Place::Host(name.to_vec()), e)))
+    end(sent, name, out)
+}
+
+/// Sends as [`send`] does, but of the data only where it is in the archive's file.
+pub(super) fn send_plain(
+    archive: &PlainArchive,
+    name: &[u8],
+    content: bool,
+    limit: &Limit,
+    out: &mut Outlet,
+) -> Result<(), Gone> {
+    let sent = archive.members(limit, |member, mut at| {
+        let data = data_of(&member, content);
+        let left_out = push(member, out)?;
+        for (start, len) in data.into_iter().filter(|_| !left_out) {
+            for part in (0..len).step_by(RANGE as usize) {
+                let end = len.min(part + RANGE);
+                let content = archive.excerpt(at + part..at + end);
+                out.push(PipeItem::Unread { offset: start + part, content })?;
+            }
+            at += len;
         }
-    }
+        Ok(())
+    });
+    end(sent, name, out)
 }
 
 enum Stop {
@@ -48,15 +71,36 @@ impl From<TarError> for Stop {
     }
 }
 
+/// Sends why the archive could not be read to its end.
+fn end(sent: Result<(), Stop>, name: &[u8], out: &mut Outlet) -> Result<(), Gone> {
+    match sent {
+        Ok(()) => Ok(()),
+        Err(Stop::Gone(gone)) => Err(gone),
+        Err(Stop::Tar(e)) => {
+            out.push(PipeItem::Failed(Error::new(Action::Read, Place::Host(name.to_vec()), e)))
+        }
+    }
+}
+
+/// Returns the ranges of a file that are no holes, if they are wanted.
+fn data_of(member: &Member, content: bool) -> Vec<(u64, u64)> {
+    match &member.kind {
+        Kind::File { data, .. } if content => data.clone(),
+        _ => Vec::new(),
+    }
+}
+
+/// Sends a member. Returns whether it was left out.
+fn push(member: Member, out: &mut Outlet) -> Result<bool, Gone> {
+    let item = PipeItem::of(member);
+    let left_out = matches!(item, PipeItem::Skipped(_));
+    out.push(item).map(|()| left_out)
+}
+
 fn send_members(mut tar: TarReader<impl BufRead>, content: bool, out: &mut Outlet) -> Result<(), Stop> {
     while let Some(member) = tar.next()? {
-        let data = match &member.kind {
-            Kind::File { data, .. } if content => data.clone(),
-            _ => Vec::new(),
-        };
-        let item = PipeItem::of(member);
-        let left_out = matches!(item, PipeItem::Skipped(_));
-        out.push(item)?;
+        let data = data_of(&member, content);
+        let left_out = push(member, out)?;
         for (start, len) in data.into_iter().filter(|_| !left_out) {
             let mut at = start;
             while at < start + len {

@@ -155,6 +155,11 @@ impl<R: BufRead> TarReader<R> {
         Ok(seek(&mut self.stream, by)?)
     }
 
+    /// Checks, after data was passed over, that the archive has `len` bytes or more up to here.
+    pub(crate) fn check_end(&self, len: u64) -> Result<(), TarError> {
+        if self.at > len { Err(TarError::Broken { at: len, rule: TRUNCATED }) } else { Ok(()) }
+    }
+
     /// Returns the next `len` bytes of the current member's data.
     pub(crate) fn read_exact(&mut self, len: usize) -> Result<Vec<u8>, TarError> {
         let mut bytes = Vec::with_capacity(len);

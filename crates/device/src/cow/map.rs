@@ -8,8 +8,8 @@ use super::header::Fields;
 use super::{BLOCK, UNIT};
 use crate::AlignedBuf;
 use std::ops::Range;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"LFOM");
 /// Bytes before the bits: magic, checksum, epoch, generation, number, and 4 that are zero.
@@ -26,8 +26,9 @@ const BLOCKS: u64 = WORDS as u64 * 64;
 pub(super) struct Map {
     blocks: u64,
     units: Box<[MapUnit]>,
-    /// Counts changes. What a unit has changed is dirty before it is counted.
-    changes: AtomicU64,
+    /// Counts changes. Locked while one is made: a thread that sees a bit and then flushes must find
+    /// its unit dirty and its change counted.
+    changes: Mutex<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -55,7 +56,7 @@ impl Map {
     /// Returns a map of `blocks` blocks that maps none.
     pub(super) fn new(blocks: u64) -> Self {
         let units = (0..units_of(blocks)).map(|_| MapUnit::default()).collect();
-        Self { blocks, units, changes: AtomicU64::new(0) }
+        Self { blocks, units, changes: Mutex::default() }
     }
 
     /// Takes over a unit of the given epoch from its two slots.
@@ -104,24 +105,28 @@ impl Map {
 
     /// Notes that the top has these blocks: their bytes have been written to it.
     pub(super) fn add(&self, blocks: Range<u64>) {
-        let mut has_changed = false;
+        if blocks.clone().all(|block| self.has(block)) {
+            return;
+        }
+        let mut changes = self.lock_changes();
         for block in blocks {
             let (unit, word, bit) = place(block);
             let Some(unit) = self.units.get(unit) else { return };
             let before = unit.bits()[word].fetch_or(bit, Ordering::AcqRel);
             if before & bit == 0 {
                 unit.dirty.store(true, Ordering::Release);
-                has_changed = true;
             }
         }
-        if has_changed {
-            self.changes.fetch_add(1, Ordering::Release);
-        }
+        *changes += 1;
     }
 
-    /// Returns how often it has changed.
+    fn lock_changes(&self) -> MutexGuard<'_, u64> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns how often it has changed. Waits for a change that is being made.
     pub(super) fn changes(&self) -> u64 {
-        self.changes.load(Ordering::Acquire)
+        *self.lock_changes()
     }
 
     /// Returns the units that have changed since the last call, as they are now.
@@ -284,6 +289,24 @@ mod tests {
         assert!(other.load(0, [&zeros, &dirty[0].bytes], 0).is_err());
         assert!(other.load(1, [&zeros, &dirty[0].bytes], 1).is_ok(), "the other slot was never written");
         assert!(Map::new(SOME - 1).load(1, [&zeros, &dirty[1].bytes], 1).is_err(), "a block too many");
+    }
+
+    #[test]
+    fn a_count_waits_for_a_change_that_is_being_made() {
+        let map = Map::new(SOME);
+        std::thread::scope(|scope| {
+            let mut changes = map.lock_changes();
+            // The first half of `add`, in another thread.
+            map.units[0].bits()[0].fetch_or(1, Ordering::AcqRel);
+            let flusher = scope.spawn(|| {
+                map.add(0..1);
+                map.changes()
+            });
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            *changes += 1;
+            drop(changes);
+            assert_eq!(flusher.join().unwrap(), 1);
+        });
     }
 
     #[test]

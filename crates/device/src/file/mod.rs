@@ -235,6 +235,15 @@ impl BlockDevice for FileDevice {
         self.read_vectored(ops, Reads::Direct).map_err(|e| e.of(&self.path))
     }
 
+    fn read_if_cached(&self, buf: &mut [u8], offset: u64) -> bool {
+        use rustix::io::{ReadWriteFlags, preadv2};
+        let Some(file) = &self.for_small_reads else { return false };
+        let inside = check_range(Op::Read, self.size(), offset, buf.len() as u64).is_ok();
+        let read =
+            |buf: &mut [u8]| preadv2(file, &mut [io::IoSliceMut::new(buf)], offset, ReadWriteFlags::NOWAIT);
+        inside && read(buf) == Ok(buf.len())
+    }
+
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {
         self.write_vectored(ops).map_err(|e| e.of(&self.path))
     }

@@ -95,7 +95,9 @@ impl FileDevice {
             }
         }
         let mut runs = runs.list;
-        if self.by_ring(runs.len()) {
+        let mut given_before = None;
+        while self.by_ring(runs.len()) && is_given_again(given_before, runs.len()) {
+            given_before = Some(runs.len());
             let given: Vec<_> = runs.iter().filter(|run| run.fits_one_call()).collect();
             let answers = self.rings.write(&self.file, given.iter().map(|run| (run.offset, &run.pieces[..])));
             for (run, answer) in given.iter().zip(&answers) {
@@ -135,7 +137,9 @@ impl FileDevice {
             }
         }
         let mut runs = runs.list;
-        if self.by_ring(runs.len()) {
+        let mut given_before = None;
+        while self.by_ring(runs.len()) && is_given_again(given_before, runs.len()) {
+            given_before = Some(runs.len());
             let mut given: Vec<_> = runs.iter_mut().filter(|run| run.fits_one_call()).collect();
             let pieces = given.iter_mut().map(|run| (run.offset, &mut run.pieces[..]));
             let answers = self.rings.read(&self.file, pieces);
@@ -192,6 +196,16 @@ thread_local! {
     pub(super) static GIVEN_BACK: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
+/// Returns whether the `left` runs that a ring has not finished are given to it again. `before` is
+/// how many it was given the last time, `None` the first time.
+///
+/// The kernel refuses runs while the queue of the device is full: one after the other, by plain
+/// calls, a burst of them takes tens of milliseconds. It refuses others each time, such as writes
+/// into holes. So a ring gets them again only after it has finished an eighth of the last ones.
+fn is_given_again(before: Option<usize>, left: usize) -> bool {
+    before.is_none_or(|before| left < before && left <= before - before / 8)
+}
+
 /// Keeps the runs that were not submitted to a ring or not completed by it. `answers` are the
 /// results of the runs that fit one call, in order.
 fn keep_unfinished<P>(runs: &mut Vec<Run<P>>, answers: Vec<Option<i32>>) {
@@ -223,6 +237,20 @@ fn check(answer: Option<i32>) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Runs that a full device refuses go to the ring again while it finishes some, not for ever.
+    #[test]
+    fn a_ring_is_given_runs_again_while_it_finishes_some() {
+        assert!(is_given_again(None, 300));
+        assert!(is_given_again(Some(300), 172));
+        assert!(!is_given_again(Some(300), 299));
+        assert!(!is_given_again(Some(2), 2));
+        let (mut before, mut left, mut passes) = (None, 10_000, 0);
+        while is_given_again(before, left) && left > 0 {
+            (before, left, passes) = (Some(left), left - left.div_ceil(8), passes + 1);
+        }
+        assert!(left == 0 && passes < 100, "{left} left after {passes}");
+    }
 
     /// A run that a ring did in part, was interrupted in or was not given is done again as a whole.
     #[test]

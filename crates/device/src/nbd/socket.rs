@@ -150,13 +150,9 @@ impl Socket {
             Self::Tls(tls) if wanted.read && tls.has_input() => Ok(Readiness { read: true, write: false }),
             #[cfg(feature = "tls")]
             Self::Tls(tls) => tls.below().wait(wanted, time),
-            #[cfg(unix)]
             Self::Tcp(stream) => poll(stream, wanted, time),
             #[cfg(unix)]
             Self::Unix(stream) => poll(stream, wanted, time),
-            // The next call waits for a tick itself.
-            #[cfg(not(unix))]
-            Self::Tcp(_) => Ok(wanted),
         }
     }
 }
@@ -196,6 +192,12 @@ fn poll(stream: impl std::os::fd::AsFd, wanted: Readiness, time: Duration) -> io
     let got = files[0].revents();
     let is = |wanted, flag| wanted && got.intersects(ended | flag);
     Ok(Readiness { read: is(wanted.read, PollFlags::IN), write: is(wanted.write, PollFlags::OUT) })
+}
+
+/// Waits for nothing: the next call waits for a tick itself.
+#[cfg(not(unix))]
+fn poll(_: &TcpStream, wanted: Readiness, _time: Duration) -> io::Result<Readiness> {
+    Ok(wanted)
 }
 
 /// For the negotiation, which has both directions to itself.

@@ -2,7 +2,7 @@
 
 use super::{Mapped, Metadata, Node};
 use crate::error::{Error, Result};
-use crate::fs::data::{Caching, FallocMode, FiemapExtent};
+use crate::fs::data::{Caching, FallocMode, FiemapExtent, Placement};
 use crate::fs::inode::InodeRef;
 use crate::fs::namei::SetAttr;
 use lanefs_format::{FileType, InodeFlags};
@@ -212,6 +212,46 @@ impl File {
         };
         self.after_write()?;
         Ok(at)
+    }
+
+    /// Writes `bytes` of the file, which the caller itself puts on the volume's device: `write`
+    /// gets the places of them, or of a part of them, and puts the bytes and the zeros around them
+    /// there before the file's map shows them. On a nearly full volume it may get the same bytes
+    /// again, with other places.
+    ///
+    /// For a program that fills a new volume on a device of its own, and knows a shorter way for
+    /// the bytes than through memory of the library. Bytes that `write` leaves away have any
+    /// content: that of deleted files too.
+    ///
+    /// # Errors
+    /// Those of [`write_at`](Self::write_at) and of `write`: a part may have been written.
+    ///
+    /// ```
+    /// use lanefs::device::{BlockDevice, MemDevice};
+    /// use std::sync::Arc;
+    ///
+    /// # let device = Arc::new(MemDevice::new(16 << 20));
+    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default())?;
+    /// let volume = lanefs::OpenOptions::new().write(true).open_device(device.clone())?;
+    /// let file = volume.create_file("/greeting")?;
+    /// file.write_placed(0..11, &mut |places| {
+    ///     for place in places {
+    ///         let text = &b"hello world"[place.bytes.start as usize..place.bytes.end as usize];
+    ///         device.write_at(&[text, &vec![0; place.tail]].concat(), place.offset)?;
+    ///     }
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!(volume.read("/greeting")?, b"hello world");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn write_placed(
+        &self,
+        bytes: Range<u64>,
+        write: &mut dyn FnMut(&[Placement]) -> Result<()>,
+    ) -> Result<()> {
+        self.check_write()?;
+        self.node.content().write_placed(bytes, write)?;
+        self.after_write()
     }
 
     /// Writes bytes that a caller with a cache of its own accepted earlier, when the write was

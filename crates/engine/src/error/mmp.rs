@@ -29,20 +29,12 @@ impl fmt::Display for MmpHolder {
     }
 }
 
-/// Writes a time as a date and a time of UTC, by the proleptic Gregorian calendar.
+/// Writes a time as a date and a time of UTC, or in seconds if it lies behind the year 9999.
 fn write_time(f: &mut fmt::Formatter<'_>, time: u64) -> fmt::Result {
-    let (days, seconds) = (time / 86_400, time % 86_400);
-    // Eras of 400 years, each beginning on a 1 March.
-    let day = days.saturating_add(719_468);
-    let (era, day_of_era) = (day / 146_097, day % 146_097);
-    let year = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month + 2) / 5 + 1;
-    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    let year = era * 400 + year + next;
-    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    write!(f, "{year}-{month:02}-{day:02} {hours:02}:{minutes:02}:{seconds:02} UTC")
+    match i64::try_from(time).ok().and_then(|time| jiff::Timestamp::from_second(time).ok()) {
+        Some(date) => write!(f, "{}", date.strftime("%Y-%m-%d %H:%M:%S UTC")),
+        None => write!(f, "@{time}"),
+    }
 }
 
 /// Why a volume with multiple mount protection (MMP) cannot be written to.
@@ -143,6 +135,6 @@ mod tests {
         ] {
             assert_eq!(holder(time), format!("host 'n', device 'd', last seen {date} UTC"));
         }
-        assert!(holder(u64::MAX).starts_with("host"));
+        assert!(holder(u64::MAX).ends_with("last seen @18446744073709551615"));
     }
 }

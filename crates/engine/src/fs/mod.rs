@@ -132,7 +132,10 @@ impl Fs {
 
     /// Keeps the ticket of a file whose inode is evicted.
     pub(crate) fn keep_unflushed(&self, ticket: Ticket) {
-        self.unflushed.fetch_max(ticket.to_u64(), Ordering::AcqRel);
+        // Most files leave nothing that is newer than what the volume knows of.
+        if ticket.to_u64() > self.unflushed.load(Ordering::Acquire) {
+            self.unflushed.fetch_max(ticket.to_u64(), Ordering::AcqRel);
+        }
     }
 
     /// Returns the ticket that covers what was written to a file before its inode was cached.

@@ -2,6 +2,7 @@
 
 use super::alloc::{Alloc, discard_freed};
 use super::dimensions::{Dimensions, History};
+use super::generations::Generations;
 use super::inode_table::own_inodes;
 use super::orphan::Orphans;
 use super::xattr::Sharing;
@@ -10,7 +11,7 @@ use crate::error::Result;
 use lanefs_device::{BlockDevice, Persistence};
 use lanefs_format::{Superblock, Timestamp};
 use lanefs_journal::{Journal, LogConfig};
-use lanefs_sync::atomic::{AtomicBool, AtomicU32};
+use lanefs_sync::atomic::AtomicBool;
 use lanefs_sync::time::realtime;
 use lanefs_sync::{Mutex, OnceLock};
 use std::sync::Arc;
@@ -57,7 +58,7 @@ impl Store {
         let layout = sb.layout();
         // The superblock's free counts are right only after a clean close. After a crash, a torn
         // write, or a bitmap that could not be read, they would lose space for good.
-        let alloc = Arc::new(Alloc::new(&layout, survey.free, config.read_only));
+        let alloc = Arc::new(Alloc::new(&layout, &survey.free, config.read_only));
         let on_freed = Arc::clone(&alloc);
         let (to_discard, block_size) = (config.discard.then(|| Arc::clone(&device)), sb.block_size());
         let journal = Journal::open(
@@ -96,7 +97,7 @@ impl Store {
             xattr_sharing: Sharing::default(),
             orphans: Orphans::default(),
             table_ahead: Default::default(),
-            generation: AtomicU32::new(first_generation(&sb, config.clock)),
+            generations: Generations::new(first_generation(&sb, config.clock)),
             clock: Clock::new(config.clock, config.tick_times, sb.inode_context().inode_size == 128),
             counters: Counters::new(),
             acl: config.acl,

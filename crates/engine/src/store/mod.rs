@@ -13,6 +13,7 @@ mod clock;
 mod counters;
 mod dimensions;
 pub(crate) mod dir;
+mod generations;
 mod inode_table;
 pub(crate) mod io;
 pub(crate) mod log_place;
@@ -37,12 +38,13 @@ use crate::error::{Error, Result};
 use alloc::Alloc;
 use dimensions::{Dimensions, History};
 use dir::DirParams;
+use generations::Generations;
 use lanefs_device::BlockDevice;
 use lanefs_format::{
     Checksummer, Compat, Features, GroupDesc, Incompat, InodeContext, Layout, RoCompat, Superblock, Timestamp,
 };
 use lanefs_journal::{Buffer, Journal};
-use lanefs_sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use lanefs_sync::atomic::{AtomicBool, Ordering};
 use lanefs_sync::{Mutex, OnceLock};
 use orphan::Orphans;
 use std::sync::Arc;
@@ -92,7 +94,7 @@ pub(crate) struct Store {
     pub(crate) resizing: Mutex<()>,
     read_only: bool,
     closed: AtomicBool,
-    generation: AtomicU32,
+    generations: Generations,
     pub(crate) clock: Clock,
     pub(crate) counters: Box<Counters>,
     /// The first failure that was not returned to any caller.
@@ -195,11 +197,9 @@ impl Store {
         self.clock.now()
     }
 
-    /// Returns i_generation for a new inode: unpredictable, but the same sequence under a fixed
-    /// clock.
+    /// Returns i_generation for a new inode.
     pub(crate) fn next_generation(&self) -> u32 {
-        let n = self.generation.fetch_add(1, Ordering::Relaxed);
-        lanefs_format::ext4_chksum(!0, &n.to_le_bytes())
+        self.generations.next()
     }
 
     /// Reads a metadata block that a structure of a file points at.

@@ -146,6 +146,7 @@ impl<'f> Txn<'f> {
 
     /// Returns the right to change a metadata block. Costs a credit if this transaction has not
     /// changed it yet.
+    #[cfg_attr(lanefs_schedule, track_caller)]
     pub(crate) fn write<'g>(&'g self, buffer: &'g Buffer) -> Result<WriteGuard<'g>> {
         let guard = self.handle.write(buffer)?;
         self.count_change();

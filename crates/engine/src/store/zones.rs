@@ -14,6 +14,7 @@
 //! - Adjacent structures of the same kind, group by group, are one entry. A flex_bg volume of 15
 //!   TiB has 23,000 entries of 24 bytes.
 
+use super::alloc::Free;
 use crate::error::{Corrupt, Result, Zone};
 use lanefs_device::{AlignedBuf, BlockDevice};
 use lanefs_format::{GroupDesc, Layout, Superblock};
@@ -166,8 +167,7 @@ fn base(layout: &Layout, group: u32, strict: bool) -> Result<Option<ZoneEntry>> 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Survey {
     pub(super) zones: Arc<Zones>,
-    /// Sums of bg_free_blocks_count and bg_free_inodes_count.
-    pub(super) free: (u64, u64),
+    pub(super) free: Free,
 }
 
 impl Survey {
@@ -184,7 +184,7 @@ impl Survey {
     ) -> Result<Self> {
         let (layout, csum) = (sb.layout(), sb.checksummer());
         let mut table = Table::default();
-        let (mut blocks, mut inodes) = (0, 0);
+        let mut free = Free::default();
         let base = |group| base(&layout, group, strict);
         let mut bases: Vec<ZoneEntry> = base(0)?.into_iter().collect();
         each_chunk(device, &layout, |first, bytes| {
@@ -202,8 +202,7 @@ impl Survey {
                 if group > 0 {
                     bases.extend(base(group)?);
                 }
-                blocks += u64::from(desc.free_blocks_count);
-                inodes += u64::from(desc.free_inodes_count);
+                free.add(group, &desc);
             }
             Ok(())
         })
@@ -218,7 +217,7 @@ impl Survey {
         });
         table.entries.extend(log);
         table.entries.extend(mmp(sb));
-        Ok(Self { zones: Arc::new(Zones::new(table.entries, strict)?), free: (blocks, inodes) })
+        Ok(Self { zones: Arc::new(Zones::new(table.entries, strict)?), free })
     }
 }
 

@@ -265,19 +265,10 @@ fn counters(page: &mut String, case: &CaseResult) {
     page.push_str("</table></div></details>\n");
 }
 
-/// Formats seconds since 1970 as a date and time: years by their days, from March on, so that leap
-/// days come last.
+/// Formats seconds since 1970 as a date and time.
 fn utc(seconds: u64) -> String {
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    let days = days + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let of_year = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let of_month = of_year - (153 * month + 2) / 5 + 1;
-    let (year, month) =
-        (era * 400 + year + u64::from(month >= 10), if month < 10 { month + 3 } else { month - 9 });
-    format!("{year}-{month:02}-{of_month:02} {:02}:{:02} UTC", rest / 3600, rest / 60 % 60)
+    let time = i64::try_from(seconds).ok().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
+    time.map_or_else(|| format!("@{seconds}"), |time| time.strftime("%Y-%m-%d %H:%M UTC").to_string())
 }
 
 #[cfg(test)]

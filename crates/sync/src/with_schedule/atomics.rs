@@ -1,11 +1,13 @@
 //! Atomics of a session: each operation is a scheduling point, and then what std does.
 //!
 //! Threads run one at a time, so that every operation is sequentially consistent. What weaker
-//! orders allow, loom tries.
+//! orders allow, loom tries. Outside of a session, a write is noted where writes are counted.
 
 /// Atomics with the interface of [`std::sync::atomic`].
 pub mod atomic {
     use crate::with_schedule::scheduler::point;
+    use crate::with_schedule::written::note;
+    use std::panic::Location;
     use std::sync::atomic as real;
 
     pub use std::sync::atomic::Ordering;
@@ -31,14 +33,18 @@ pub mod atomic {
                 }
 
                 /// Stores as the atomic of std does.
+                #[track_caller]
                 pub fn store(&self, value: $value, order: Ordering) {
                     point();
+                    note(self, Location::caller());
                     self.0.store(value, order);
                 }
 
                 /// Swaps as the atomic of std does.
+                #[track_caller]
                 pub fn swap(&self, value: $value, order: Ordering) -> $value {
                     point();
+                    note(self, Location::caller());
                     self.0.swap(value, order)
                 }
 
@@ -46,6 +52,7 @@ pub mod atomic {
                 ///
                 /// # Errors
                 /// The value, if it is another.
+                #[track_caller]
                 pub fn compare_exchange(
                     &self,
                     current: $value,
@@ -54,6 +61,7 @@ pub mod atomic {
                     failure: Ordering,
                 ) -> Result<$value, $value> {
                     point();
+                    note(self, Location::caller());
                     self.0.compare_exchange(current, new, success, failure)
                 }
 
@@ -61,6 +69,7 @@ pub mod atomic {
                 ///
                 /// # Errors
                 /// The value, if it is another.
+                #[track_caller]
                 pub fn compare_exchange_weak(
                     &self,
                     current: $value,
@@ -75,6 +84,7 @@ pub mod atomic {
                 ///
                 /// # Errors
                 /// The value, if `f` gives none for it.
+                #[track_caller]
                 pub fn fetch_update(
                     &self,
                     set: Ordering,
@@ -82,6 +92,7 @@ pub mod atomic {
                     f: impl FnMut($value) -> Option<$value>,
                 ) -> Result<$value, $value> {
                     point();
+                    note(self, Location::caller());
                     self.0.fetch_update(set, fetch, f)
                 }
 
@@ -103,8 +114,10 @@ pub mod atomic {
             impl $name {
                 $(
                     /// As that of std.
+                    #[track_caller]
                     pub fn $fetch(&self, value: $value, order: Ordering) -> $value {
                         point();
+                        note(self, Location::caller());
                         self.0.$fetch(value, order)
                     }
                 )*

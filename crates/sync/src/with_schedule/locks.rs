@@ -3,6 +3,7 @@
 use super::scheduler::{Key, point, wake_all, with};
 use super::threads::block;
 use super::time::Instant;
+use super::written::note;
 use std::ops::{Deref, DerefMut};
 use std::panic::Location;
 use std::ptr;
@@ -23,6 +24,7 @@ fn take<G, P: ?Sized>(
     outside: impl FnOnce() -> G,
 ) -> G {
     point();
+    note(place, at);
     loop {
         if let Some(taken) = attempt() {
             return taken;
@@ -43,6 +45,7 @@ pub struct Mutex<T: ?Sized>(parking_lot::Mutex<T>);
 pub struct MutexGuard<'a, T: ?Sized> {
     lock: &'a Mutex<T>,
     inner: Option<parking_lot::MutexGuard<'a, T>>,
+    at: &'static Location<'static>,
 }
 
 impl<T> Mutex<T> {
@@ -61,14 +64,18 @@ impl<T: ?Sized> Mutex<T> {
     /// Waits for the lock.
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        let inner = take(&self.0, "mutex", Location::caller(), || self.0.try_lock(), || self.0.lock());
-        MutexGuard { lock: self, inner: Some(inner) }
+        let at = Location::caller();
+        let inner = take(&self.0, "mutex", at, || self.0.try_lock(), || self.0.lock());
+        MutexGuard { lock: self, inner: Some(inner), at }
     }
 
     /// Takes the lock, if it is free.
+    #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        let at = Location::caller();
         point();
-        self.0.try_lock().map(|inner| MutexGuard { lock: self, inner: Some(inner) })
+        note(&self.0, at);
+        self.0.try_lock().map(|inner| MutexGuard { lock: self, inner: Some(inner), at })
     }
 
     /// Borrows the guarded value: no other thread has the mutex.
@@ -86,6 +93,7 @@ impl<T: ?Sized> Mutex<T> {
 impl<T: ?Sized> MutexGuard<'_, T> {
     fn unlock(&mut self) {
         if self.inner.take().is_some() {
+            note(&self.lock.0, self.at);
             wake_all(key(&self.lock.0));
         }
     }
@@ -145,6 +153,7 @@ impl Condvar {
         until: Option<Instant>,
         at: &'static Location<'static>,
     ) -> WaitTimeoutResult {
+        note(&self.outside, at);
         let Some(()) = with(|_, _| ()) else { return self.wait_outside(guard, until) };
         point();
         // From here to the wait no other thread runs: a notification cannot fall between.
@@ -196,15 +205,19 @@ impl Condvar {
     }
 
     /// Wakes one waiter.
+    #[track_caller]
     pub fn notify_one(&self) {
         point();
+        note(&self.outside, Location::caller());
         with(|session, _| session.wake_one(key(&self.outside)));
         self.outside.notify_one();
     }
 
     /// Wakes all waiters.
+    #[track_caller]
     pub fn notify_all(&self) {
         point();
+        note(&self.outside, Location::caller());
         wake_all(key(&self.outside));
         self.outside.notify_all();
     }
@@ -222,6 +235,7 @@ pub struct RwLock<T: ?Sized> {
 pub struct RwLockReadGuard<'a, T: ?Sized> {
     lock: &'a RwLock<T>,
     inner: Option<parking_lot::RwLockReadGuard<'a, T>>,
+    at: &'static Location<'static>,
 }
 
 /// A [`RwLock`] that one thread has alone.
@@ -229,6 +243,7 @@ pub struct RwLockReadGuard<'a, T: ?Sized> {
 pub struct RwLockWriteGuard<'a, T: ?Sized> {
     lock: &'a RwLock<T>,
     inner: Option<parking_lot::RwLockWriteGuard<'a, T>>,
+    at: &'static Location<'static>,
 }
 
 impl<T> RwLock<T> {
@@ -251,16 +266,17 @@ impl<T: ?Sized> RwLock<T> {
     /// Waits to read.
     #[track_caller]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
-        let attempt = || self.attempt_to_read();
-        let inner = take(&self.inner, "lock to read", Location::caller(), attempt, || self.inner.read());
-        RwLockReadGuard { lock: self, inner: Some(inner) }
+        let (attempt, at) = (|| self.attempt_to_read(), Location::caller());
+        let inner = take(&self.inner, "lock to read", at, attempt, || self.inner.read());
+        RwLockReadGuard { lock: self, inner: Some(inner), at }
     }
 
     /// Waits to write.
     #[track_caller]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
-        point();
         let at = Location::caller();
+        point();
+        note(&self.inner, at);
         let inner = self.inner.try_write().unwrap_or_else(|| {
             self.writers.fetch_add(1, Ordering::Relaxed);
             let inner = loop {
@@ -274,19 +290,25 @@ impl<T: ?Sized> RwLock<T> {
             self.writers.fetch_sub(1, Ordering::Relaxed);
             inner
         });
-        RwLockWriteGuard { lock: self, inner: Some(inner) }
+        RwLockWriteGuard { lock: self, inner: Some(inner), at }
     }
 
     /// Shares the lock, if no thread holds it alone or waits for it.
+    #[track_caller]
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        let at = Location::caller();
         point();
-        self.attempt_to_read().map(|inner| RwLockReadGuard { lock: self, inner: Some(inner) })
+        note(&self.inner, at);
+        self.attempt_to_read().map(|inner| RwLockReadGuard { lock: self, inner: Some(inner), at })
     }
 
     /// Takes the lock alone, if it is free.
+    #[track_caller]
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+        let at = Location::caller();
         point();
-        self.inner.try_write().map(|inner| RwLockWriteGuard { lock: self, inner: Some(inner) })
+        note(&self.inner, at);
+        self.inner.try_write().map(|inner| RwLockWriteGuard { lock: self, inner: Some(inner), at })
     }
 
     /// Borrows the guarded value: no other thread has the lock.
@@ -308,6 +330,7 @@ impl<T: ?Sized> Deref for RwLockReadGuard<'_, T> {
 impl<T: ?Sized> Drop for RwLockReadGuard<'_, T> {
     fn drop(&mut self) {
         self.inner = None;
+        note(&self.lock.inner, self.at);
         wake_all(key(&self.lock.inner));
     }
 }
@@ -334,6 +357,7 @@ impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
 impl<T: ?Sized> Drop for RwLockWriteGuard<'_, T> {
     fn drop(&mut self) {
         self.inner = None;
+        note(&self.lock.inner, self.at);
         wake_all(key(&self.lock.inner));
     }
 }

@@ -3,7 +3,7 @@
 //! Inside of [`schedule::run`] one thread of the session runs at a time, and every lock, wait,
 //! atomic operation, start and end of a thread is a point at which the scheduler may go on with
 //! another one. Time is the session's too. Outside of a session, as in a thread of the test
-//! harness, each primitive is what a program gets.
+//! harness, each primitive is what a program gets, and [`written`] counts what threads write.
 //!
 //! Each lock wraps the real one and takes it by trying. A thread that does not get it is blocked in
 //! the scheduler, never in the system: so the scheduler knows of each thread what it waits for, and
@@ -20,6 +20,7 @@ mod threads;
 
 pub mod schedule;
 pub mod time;
+pub mod written;
 
 pub use atomics::atomic;
 pub use locks::{

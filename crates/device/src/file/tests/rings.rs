@@ -28,7 +28,8 @@ fn by_io_uring_and_not() {
                 }
                 (_, true) => {
                     let (calls, given_back) = calls();
-                    assert_eq!(calls, given_back, "{when:?}");
+                    // One that was given back may have been finished the second time.
+                    assert!(calls <= given_back, "{when:?}: {calls} calls, {given_back} given back");
                 }
                 // Not every file system does buffered writes without a wait.
                 (IoUring::On, false) => assert!(calls().0 <= 300),

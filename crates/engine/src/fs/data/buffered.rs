@@ -128,6 +128,9 @@ impl Content<'_> {
         if bytes.is_empty() {
             return Ok(());
         }
+        if let Some(pages) = self.file.pages_if_used() {
+            pages.prefetch(offset);
+        }
         let _timer = self.fs().counters.write.start();
         self.throttle()?;
         let _held = self.lock_to_write(offset, end)?;

@@ -74,20 +74,15 @@ enum JobState {
     /// The waiting thread is asked to lead. Its work is still in the queue.
     Lead(Work),
     Running,
-    /// The result. The thread that takes it wakes the waiting thread of the other job.
-    Done(Work, Result<()>, Option<Arc<SyncJob>>),
+    Done(Work, Result<()>),
 }
 
-/// Reports to each job how its work went. The waiting threads wake each other, a few at a time: if
-/// all ran at once, the leader or the committing thread would be scheduled behind all of them, each
-/// time that it has waited for the device.
+/// Reports to each job how its work went, and wakes all of the waiting threads. The scheduler is
+/// fair among them; if they woke each other, each link of the chain would wait for a processor, and
+/// the last thread for the sum of all links.
 fn finish(jobs: Vec<Outcome>) {
-    let list: Vec<Arc<SyncJob>> = jobs.iter().map(|(job, ..)| Arc::clone(job)).collect();
-    for (at, (job, work, outcome)) in jobs.into_iter().enumerate() {
-        let next = list.get(at + AWAKE).map(Arc::clone);
-        *job.state.lock() = JobState::Done(work, outcome, next);
-    }
-    for job in list.iter().take(AWAKE) {
+    for (job, work, outcome) in jobs {
+        *job.state.lock() = JobState::Done(work, outcome);
         job.changed.notify_one();
     }
 }
@@ -112,7 +107,7 @@ impl SyncJob {
         let mut state = self.state.lock();
         if matches!(*state, JobState::Running) {
             let lost = JournalError::Aborted(PANIC.into());
-            *state = JobState::Done(Work::default(), Err(lost.into()), None);
+            *state = JobState::Done(Work::default(), Err(lost.into()));
             self.changed.notify_one();
         }
     }
@@ -134,13 +129,7 @@ impl SyncJob {
         let mut state = self.state.lock();
         loop {
             match std::mem::replace(&mut *state, JobState::Running) {
-                JobState::Done(work, outcome, next) => {
-                    drop(state);
-                    if let Some(next) = next {
-                        next.changed.notify_one();
-                    }
-                    return Some((work, outcome));
-                }
+                JobState::Done(work, outcome) => return Some((work, outcome)),
                 JobState::Lead(work) => {
                     *state = JobState::Waiting(work);
                     return None;
@@ -160,8 +149,6 @@ const MOST_BYTES: usize = 32 << 20;
 /// Threads that lead at the same time, if each has a full batch: one writes pages while the handle
 /// of the other is open.
 const LEADERS: usize = 2;
-/// Threads that [`finish`] wakes at once.
-const AWAKE: usize = 4;
 
 /// Returns the credits that `work` may need.
 fn need(work: &Work) -> u32 {

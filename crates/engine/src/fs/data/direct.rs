@@ -10,7 +10,6 @@
 //! needs an order between its direct writes waits for one before it issues the next.
 
 use super::content::{Content, end_of};
-use super::plan::WritePlan;
 use super::{NOT_OVERWRITTEN, io, max_size, place};
 use crate::error::{Error, Result};
 use crate::fs::file::times::Stamp;
@@ -18,9 +17,6 @@ use crate::fs::{IVersion, Overwrite};
 use crate::store::map::{self, Mapping};
 use lanefs_format::InodeFlags;
 use std::ops::Range;
-
-/// Bytes that are planned at a time: a multiple of every block size.
-const BATCH: u64 = 8 << 20;
 
 impl Content<'_> {
     /// Writes all of `bytes` at `offset`, for [`write`](Self::write).
@@ -258,88 +254,5 @@ impl Content<'_> {
             self.file.check_growth(self.node.ino)?;
         }
         if end > max_size(self.fs(), self.node.flags()) { Err(Error::FileTooBig) } else { Ok(()) }
-    }
-
-    /// Writes after all checks, with the blocks of all bytes locked exclusively. Past the page
-    /// cache: writes out and drops the cached pages of these blocks.
-    pub(super) fn write_held(self, mut bytes: &[u8], offset: u64, stamp: Stamp) -> Result<()> {
-        let fs = self.fs();
-        let end = end_of(bytes, offset)?;
-        self.zero_before(offset)?;
-        let touched = self.blocks(offset, end)?;
-        // Writes dirty pages out first: then the cache has nothing that the device lacks.
-        self.write_back(touched.clone())?;
-        self.file.drop_pages(touched.clone());
-        let mut at = offset;
-        let done = loop {
-            if bytes.is_empty() {
-                break Ok(());
-            }
-            let n = bytes.len().min((BATCH - at % BATCH) as usize);
-            match self.write_batch(at, &bytes[..n]) {
-                Ok(written) => (at, bytes) = (at + written as u64, &bytes[written..]),
-                Err(e) => break Err(e),
-            }
-        };
-        // For the part that was written: a full volume may have ended the loop.
-        if at > offset {
-            // Before the pages are dropped: readahead in between would cache zeros for bytes that
-            // were still behind the end.
-            self.file.extend(at);
-            self.file.drop_pages(touched);
-            self.file.wrote(fs);
-            self.touch(stamp);
-            self.journal_each_write()?;
-        }
-        done
-    }
-
-    /// Writes as many of `bytes` as one handle maps, at least one. Returns how many.
-    fn write_batch(self, at: u64, bytes: &[u8]) -> Result<usize> {
-        self.fs().with_room(|| self.plan_batch(at, bytes, true))
-    }
-
-    /// Writes whole blocks behind i_size, which stays. The caller has locked all bytes.
-    pub(super) fn write_behind(self, mut bytes: &[u8], mut at: u64) -> Result<()> {
-        while !bytes.is_empty() {
-            let n = bytes.len().min((BATCH - at % BATCH) as usize);
-            let written = self.fs().with_room(|| self.plan_batch(at, &bytes[..n], false))?;
-            (at, bytes) = (at + written as u64, &bytes[written..]);
-        }
-        Ok(())
-    }
-
-    fn plan_batch(self, mut at: u64, mut bytes: &[u8], moves_end: bool) -> Result<usize> {
-        let fs = self.fs();
-        let (block_size, start) = (fs.block_size as usize, at);
-        let mut plan = WritePlan::new(self);
-        let mut writes = Vec::new();
-        while !bytes.is_empty() {
-            let (lblk, inner) = place(fs, at)?;
-            // At most a batch's blocks.
-            let wanted = (inner + bytes.len()).div_ceil(block_size) as u32;
-            let piece = match plan.place(lblk, wanted) {
-                Ok(Some(piece)) => piece,
-                Ok(None) => break,
-                Err(Error::NoSpace) if at > start => break,
-                Err(e) => return Err(e),
-            };
-            let n = bytes.len().min(piece.blocks as usize * block_size - inner);
-            let (body, later) = bytes.split_at(n);
-            let offset = fs.byte_of(piece.block);
-            // Newly allocated blocks are written whole.
-            writes.push(match piece.fresh {
-                true => io::Write {
-                    offset,
-                    head: inner,
-                    body,
-                    tail: piece.blocks as usize * block_size - inner - n,
-                },
-                false => io::Write { offset: offset + inner as u64, head: 0, body, tail: 0 },
-            });
-            (at, bytes) = (at + n as u64, later);
-        }
-        plan.carry_out(if moves_end { at } else { 0 }, || io::write(fs, &writes))?;
-        Ok((at - start) as usize)
     }
 }

@@ -20,6 +20,7 @@ mod enable_verity;
 mod fallocate;
 mod lend;
 mod nowait;
+mod placed;
 mod plan;
 mod read;
 mod room;
@@ -37,6 +38,7 @@ pub(crate) use combine::Combiner;
 pub(crate) use content::{Caching, Content};
 pub use enable_verity::Verity;
 pub use fallocate::FallocMode;
+pub use placed::Placement;
 pub use seek::FiemapExtent;
 use writeback::ALL;
 

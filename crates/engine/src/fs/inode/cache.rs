@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::fs::Fs;
 use lanefs_format::Inode;
 use lanefs_sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use lanefs_sync::{IntMap, Mutex, OnceLock, RwLock};
+use lanefs_sync::{IntMap, Mutex, OnceLock, Padded, RwLock};
 use std::sync::{Arc, Weak};
 
 const SHARDS: usize = 64;
@@ -26,12 +26,12 @@ const KEPT: usize = 16 << 10;
 /// is read, so that two threads do not cache one inode twice.
 #[derive(Debug)]
 pub(crate) struct InodeCache {
-    shards: [Mutex<IntMap<u32, Arc<CachedInode>>>; SHARDS],
+    shards: [Padded<Mutex<IntMap<u32, Arc<CachedInode>>>>; SHARDS],
 }
 
 impl InodeCache {
     pub(crate) fn new() -> Self {
-        Self { shards: std::array::from_fn(|_| Mutex::default()) }
+        Self { shards: std::array::from_fn(|_| Padded::default()) }
     }
 
     fn shard(&self, ino: u32) -> &Mutex<IntMap<u32, Arc<CachedInode>>> {
@@ -47,9 +47,7 @@ impl InodeCache {
     ) -> Result<InodeRef> {
         let mut shard = self.shard(ino).lock();
         if let Some(node) = shard.get(&ino) {
-            node.refs.fetch_add(1, Ordering::Relaxed);
-            fs.retain();
-            return Ok(InodeRef(Arc::clone(node)));
+            return Ok(node.reference());
         }
         let inode = read()?;
         let node = Arc::new_cyclic(|me| CachedInode {
@@ -72,10 +70,7 @@ impl InodeCache {
     /// Returns the inode `ino`, if it is cached.
     pub(super) fn find(&self, ino: u32) -> Option<InodeRef> {
         let shard = self.shard(ino).lock();
-        let node = shard.get(&ino)?;
-        node.refs.fetch_add(1, Ordering::Relaxed);
-        node.fs.retain();
-        Some(InodeRef(Arc::clone(node)))
+        Some(shard.get(&ino)?.reference())
     }
 
     /// Evicts all inodes that are not in use, at the end of a volume: inode and volume reference

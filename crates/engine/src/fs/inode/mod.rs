@@ -332,6 +332,17 @@ impl Prepared<'_> {
     }
 }
 
+impl CachedInode {
+    /// Returns a reference to the inode, which is in its shard or in use. The first one keeps the
+    /// volume open too: a count that all threads write does not change with each reference.
+    fn reference(self: &Arc<Self>) -> InodeRef {
+        if self.refs.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.fs.retain();
+        }
+        InodeRef(Arc::clone(self))
+    }
+}
+
 /// A reference that keeps a [`CachedInode`] in use.
 #[derive(Debug)]
 pub(crate) struct InodeRef(Arc<CachedInode>);
@@ -345,9 +356,7 @@ impl Deref for InodeRef {
 
 impl Clone for InodeRef {
     fn clone(&self) -> Self {
-        self.0.refs.fetch_add(1, Ordering::Relaxed);
-        self.fs.retain();
-        Self(Arc::clone(&self.0))
+        self.0.reference()
     }
 }
 
@@ -369,8 +378,8 @@ impl Drop for InodeRef {
                     self.fs.note_error(&e);
                 }
             }
+            self.fs.release();
         }
-        self.fs.release();
     }
 }
 

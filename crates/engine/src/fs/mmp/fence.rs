@@ -106,6 +106,10 @@ impl BlockDevice for FencedDevice {
         self.check(Op::Flush, 0, 0)
     }
 
+    fn read_if_cached(&self, buf: &mut [u8], offset: u64) -> bool {
+        self.below.read_if_cached(buf, offset)
+    }
+
     fn start_writeback(&self, offset: u64, len: u64) {
         self.below.start_writeback(offset, len);
     }

@@ -19,6 +19,8 @@ pub(crate) struct Group {
     blocks: Blocks,
     /// The value last passed to [`Orders`](super::orders::Orders).
     top: Option<u32>,
+    /// Blocks were freed, and its bitmap was not read.
+    freed: bool,
     /// Where the last allocation ended.
     next: u32,
     /// No inode below this index is free.
@@ -39,14 +41,14 @@ enum Blocks {
     Lost,
 }
 
-impl Default for Group {
-    fn default() -> Self {
-        let top = Some(ORDERS as u32 - 1);
-        Self { blocks: Blocks::Unread, top, next: 0, inode_hint: 0, inodes_lost: false }
-    }
-}
-
 impl Group {
+    /// Returns a group whose bitmap was not read yet. If it is `full`,
+    /// [`Orders`](super::orders::Orders) has it as a group without a free block.
+    pub(super) fn unread(full: bool) -> Self {
+        let top = (!full).then_some(ORDERS as u32 - 1);
+        Self { blocks: Blocks::Unread, top, freed: false, next: 0, inode_hint: 0, inodes_lost: false }
+    }
+
     /// Reads the bitmap from disk, once. If it is damaged, the group is lost: that is noted, and is
     /// no error.
     ///
@@ -124,6 +126,7 @@ impl Group {
     /// Returns the largest order with a free run, as it was passed last and as it is now.
     pub(super) fn change_of_top(&mut self) -> (Option<u32>, Option<u32>) {
         let now = match &self.blocks {
+            Blocks::Unread if std::mem::take(&mut self.freed) => Some(ORDERS as u32 - 1),
             Blocks::Unread => self.top,
             Blocks::Full(_) | Blocks::Lost => None,
             Blocks::Some(buddy) => buddy.top(),
@@ -191,8 +194,9 @@ impl Group {
         }
     }
 
-    /// Frees blocks. A group whose bitmap was never read has nothing to update.
+    /// Frees blocks. A group whose bitmap was never read only notes that it may have free blocks.
     pub(super) fn release(&mut self, bit: u32, len: u32) {
+        self.freed = self.is_unread();
         if let Blocks::Full(blocks) = self.blocks {
             self.blocks = Blocks::Some(Box::new(Buddy::full(blocks)));
         }

@@ -36,27 +36,25 @@ pub(crate) enum InodeHint {
 /// [`Error::NoInodes`] if no group has a free inode; the device's. Nothing is changed.
 pub(crate) fn alloc_inode<'f>(txn: &mut Txn<'f>, hint: InodeHint) -> Result<(u32, TableSlot<'f>)> {
     let store = txn.store();
-    if store.alloc.free_inodes() == 0 {
-        return Err(Error::NoInodes);
-    }
     let is_dir = !matches!(hint, InodeHint::File { .. });
     let first = match hint {
         InodeHint::File { parent } => store.layout().inode_slot(parent)?.group,
         InodeHint::Dir { parent } => near_parent(store, store.layout().inode_slot(parent)?.group)?,
         InodeHint::TopDir { spread } => least_crowded(store, spread)?,
     };
-    let groups = store.layout().group_count();
-    for i in 0..groups {
-        let group = ((u64::from(first) + u64::from(i)) % u64::from(groups)) as u32;
-        match take_in(txn, group, is_dir) {
-            Ok(Some(taken)) => {
-                store.alloc.sub_free_inode();
-                return Ok(taken);
+    for (mut at, to) in [(first, u32::MAX), (0, first)] {
+        while let Some(group) = store.alloc.inodes.next(0, at, to) {
+            at = group + 1;
+            match take_in(txn, group, is_dir) {
+                Ok(Some(taken)) => {
+                    store.alloc.sub_free_inode();
+                    return Ok(taken);
+                }
+                Ok(None) => {}
+                // Nothing in the group was changed. Try the other groups.
+                Err(e) if is_damage(&e) => lose(store, group, &e),
+                Err(e) => return Err(e),
             }
-            Ok(None) => {}
-            // Nothing in the group was changed. Try the other groups.
-            Err(e) if is_damage(&e) => lose(store, group, &e),
-            Err(e) => return Err(e),
         }
     }
     Err(Error::NoInodes)
@@ -84,7 +82,7 @@ pub(crate) fn free_inode(txn: &mut Txn<'_>, ino: u32, was_dir: bool) -> Result<(
     drop(map);
     held.write(txn)?;
     state.inode_hint = state.inode_hint.min(index);
-    store.alloc.add_free_inode();
+    store.alloc.add_free_inode(group);
     Ok(())
 }
 
@@ -118,20 +116,20 @@ fn lose(store: &Store, group: u32, e: &Error) {
     store.note_error(e);
     if let Some(mut state) = store.alloc.lock_group(group) {
         state.inodes_lost = true;
+        store.alloc.no_free_inode(group);
     }
 }
 
-/// Takes a free inode of `group`, if there is one. Reads all blocks that change before it changes
-/// any.
+/// Takes a free inode of `group`, if there is one; if there is none, later searches pass the group
+/// by. Reads all blocks that change before it changes any.
 fn take_in<'f>(txn: &mut Txn<'f>, group: u32, is_dir: bool) -> Result<Option<(u32, TableSlot<'f>)>> {
     let store = txn.store();
-    if read_desc(store, group)?.free_inodes_count == 0 {
+    let Some(mut state) = store.alloc.lock_group(group) else { return Ok(None) };
+    let mut held = HeldDesc::read(store, group)?;
+    if state.inodes_lost || held.desc.free_inodes_count == 0 {
+        store.alloc.no_free_inode(group);
         return Ok(None);
     }
-    let Some(mut state) = store.alloc.lock_group(group).filter(|state| !state.inodes_lost) else {
-        return Ok(None);
-    };
-    let mut held = HeldDesc::read(store, group)?;
     let per_group = store.layout().inodes_per_group();
     let reserved = (store.first_ino.saturating_sub(1)).saturating_sub(group.saturating_mul(per_group));
     check_counts(store, group, &held.desc)?;
@@ -146,6 +144,7 @@ fn take_in<'f>(txn: &mut Txn<'f>, group: u32, is_dir: bool) -> Result<Option<(u3
     };
     let Some(index) = free else {
         state.inode_hint = per_group;
+        store.alloc.no_free_inode(group);
         return Ok(None);
     };
     let ino = store.layout().ino(group, index as u32)?;

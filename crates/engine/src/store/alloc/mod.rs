@@ -35,8 +35,9 @@ pub(crate) use trim::{discard_freed, trim};
 
 use crate::error::Result;
 use crate::store::Store;
-use lanefs_format::Layout;
+use lanefs_format::{GroupDesc, Layout};
 use lanefs_journal::Freed;
+use lanefs_stats::Counter;
 use lanefs_sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
@@ -53,6 +54,34 @@ use table::GroupTable;
 /// A group whose mutex is held.
 type Locked<'a> = Ordered<MutexGuard<'a, Group>>;
 
+/// The free blocks and inodes of a volume, by the descriptors of its groups.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Free {
+    blocks: u64,
+    inodes: u64,
+    /// Runs of groups that have none.
+    without_blocks: Vec<Range<u32>>,
+    without_inodes: Vec<Range<u32>>,
+}
+
+impl Free {
+    /// Adds the next group.
+    pub(crate) fn add(&mut self, group: u32, desc: &GroupDesc) {
+        self.blocks += u64::from(desc.free_blocks_count);
+        self.inodes += u64::from(desc.free_inodes_count);
+        let full = [
+            (desc.free_blocks_count, &mut self.without_blocks),
+            (desc.free_inodes_count, &mut self.without_inodes),
+        ];
+        for (_, runs) in full.into_iter().filter(|(free, _)| *free == 0) {
+            match runs.last_mut().filter(|run| run.end == group) {
+                Some(run) => run.end += 1,
+                None => runs.push(group..group + 1),
+            }
+        }
+    }
+}
+
 /// The state of the allocators in core. A group's state is made on first use, so that a volume of
 /// 15 TiB costs memory only for the groups in use, whatever it claims.
 #[derive(Debug)]
@@ -68,26 +97,38 @@ pub(crate) struct Alloc {
     freeing: AtomicU64,
     lanes: lane::Lanes,
     registry: Registry,
-    free_inodes: AtomicU64,
+    /// The free inodes when the volume was opened. Those freed and taken since are counted apart, so
+    /// that threads write no common cache line.
+    inodes_at_open: u64,
+    inodes_freed: Counter,
+    inodes_taken: Counter,
+    /// The groups that may have a free inode.
+    inodes: Orders,
 }
 
 impl Alloc {
-    /// Returns the allocators of a volume with these counts; of one that is `read_only` nothing is
-    /// allocated.
-    pub(crate) fn new(layout: &Layout, (free_blocks, free_inodes): (u64, u64), read_only: bool) -> Self {
+    /// Returns the allocators of a volume with these descriptors; of one that is `read_only` nothing
+    /// is allocated.
+    pub(crate) fn new(layout: &Layout, free: &Free, read_only: bool) -> Self {
         let searched = if read_only { 0 } else { layout.group_count() };
-        Self {
+        let alloc = Self {
             groups: GroupTable::new(layout.group_count()),
             blocks_per_group: u64::from(layout.blocks_per_group()),
             first_data_block: layout.first_data_block(),
-            space: Space::new(free_blocks),
-            orders: Orders::new(searched),
+            space: Space::new(free.blocks),
+            orders: Orders::new(searched, buddy::ORDERS as u32),
             releases: AtomicU64::new(0),
             freeing: AtomicU64::new(0),
             lanes: lane::Lanes::new(),
             registry: Registry::default(),
-            free_inodes: AtomicU64::new(free_inodes),
-        }
+            inodes_at_open: free.inodes,
+            inodes_freed: Counter::new(),
+            inodes_taken: Counter::new(),
+            inodes: Orders::new(searched, 1),
+        };
+        free.without_blocks.iter().for_each(|groups| alloc.orders.hide(groups.clone()));
+        free.without_inodes.iter().for_each(|groups| alloc.inodes.hide(groups.clone()));
+        alloc
     }
 
     /// Returns the blocks that can still be taken: neither used on disk, nor reserved in core, nor
@@ -123,9 +164,11 @@ impl Alloc {
         self.freeing.load(Acquire) > 0
     }
 
-    /// Returns the inodes that can still be taken.
+    /// Returns the inodes that can still be taken. Counts of a damaged volume may be wrong: they stop
+    /// at zero.
     pub(crate) fn free_inodes(&self) -> u64 {
-        self.free_inodes.load(Relaxed)
+        let taken = self.inodes_taken.get();
+        self.inodes_at_open.saturating_add(self.inodes_freed.get()).saturating_sub(taken)
     }
 
     /// Sets a wrong count of free blocks.
@@ -135,7 +178,7 @@ impl Alloc {
     }
 
     fn group(&self, group: u32) -> Option<&Mutex<Group>> {
-        self.groups.get(group)
+        self.groups.get(group, || Group::unread(self.orders.is_full(group)))
     }
 
     fn lock_group(&self, group: u32) -> Option<Locked<'_>> {
@@ -157,13 +200,19 @@ impl Alloc {
         }
     }
 
-    fn add_free_inode(&self) {
-        self.free_inodes.fetch_add(1, Relaxed);
+    /// Notes that an inode of `group` is free, under the group's mutex.
+    fn add_free_inode(&self, group: u32) {
+        self.inodes_freed.add(1);
+        self.inodes.set(group, None, Some(0));
     }
 
-    /// Counts of a damaged volume may be wrong: they stop at zero.
+    /// Notes that no inode of `group` can be taken, under the group's mutex.
+    fn no_free_inode(&self, group: u32) {
+        self.inodes.set(group, Some(0), None);
+    }
+
     fn sub_free_inode(&self) {
-        let _ = self.free_inodes.fetch_update(Relaxed, Relaxed, |f| Some(f.saturating_sub(1)));
+        self.inodes_taken.add(1);
     }
 
     /// Makes blocks available after their freeing has committed. Called by the journal.
@@ -189,8 +238,9 @@ impl Alloc {
             blocks += run.end - run.start;
         }
         self.orders.grow(layout.group_count());
+        self.inodes.grow(layout.group_count());
         self.space.freed(blocks);
-        self.free_inodes.fetch_add(new.1, Relaxed);
+        self.inodes_freed.add(new.1);
         self.releases.fetch_add(1, Release);
     }
 

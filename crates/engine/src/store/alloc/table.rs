@@ -42,8 +42,9 @@ impl GroupTable {
         self.count.fetch_max(count, Ordering::Release);
     }
 
-    /// Returns the state of a group; `None` if the volume has no such group.
-    pub(super) fn get(&self, group: u32) -> Option<&Mutex<Group>> {
+    /// Returns the state of a group, which `make` makes on first use; `None` if the volume has no such
+    /// group.
+    pub(super) fn get(&self, group: u32, make: impl FnOnce() -> Group) -> Option<&Mutex<Group>> {
         if group >= self.count.load(Ordering::Acquire) {
             return None;
         }
@@ -60,7 +61,7 @@ impl GroupTable {
                 chunk.get_or_init(|| places(CHUNK)).get((group % CHUNK) as usize)?
             }
         };
-        Some(place.get_or_init(Default::default))
+        Some(place.get_or_init(|| Box::new(Mutex::new(make()))))
     }
 }
 
@@ -72,18 +73,19 @@ mod tests {
     fn every_group_has_a_state_of_its_own() {
         for count in [1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 5] {
             let table = GroupTable::new(count);
+            let make = || Group::unread(false);
             let places = |count| {
-                let place = |group| std::ptr::from_ref(table.get(group).unwrap());
+                let place = |group| std::ptr::from_ref(table.get(group, make).unwrap());
                 (0..count).map(place).collect::<Vec<_>>()
             };
             let before = places(count);
-            assert!(table.get(count).is_none() && table.get(u32::MAX).is_none());
+            assert!(table.get(count, make).is_none() && table.get(u32::MAX, make).is_none());
             let more = count + 2 * CHUNK;
             table.grow(more);
             let states = places(more);
             assert_eq!(states[..count as usize], before);
             assert_eq!(states.iter().collect::<std::collections::BTreeSet<_>>().len(), more as usize);
-            assert!(table.get(more).is_none() && table.get(u32::MAX).is_none());
+            assert!(table.get(more, make).is_none() && table.get(u32::MAX, make).is_none());
         }
     }
 }

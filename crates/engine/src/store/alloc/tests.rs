@@ -650,3 +650,40 @@ fn a_group_with_a_damaged_inode_bitmap_is_passed_by() {
     assert!(matches!(e, Error::NoInodes), "{e}");
     assert_eq!(taken, all - u64::from(lost));
 }
+
+/// A directory with more files than many groups have inodes: a search reads no full group twice.
+#[test]
+fn a_group_without_inodes_is_passed_by_until_one_is_free() {
+    let fs = volume(32);
+    let take = || fs.transact(20, |txn| Ok(alloc_inode(txn, InodeHint::File { parent: 2 })?.0)).unwrap();
+    let group = |ino| fs.layout().inode_slot(ino).unwrap().group;
+    let first = take();
+    while group(take()) < 2 {}
+    assert_eq!(fs.alloc.inodes.next(0, 0, u32::MAX), Some(2));
+    fs.transact(20, |txn| free_inode(txn, first, false)).unwrap();
+    assert_eq!((fs.alloc.inodes.next(0, 0, u32::MAX), take()), (Some(0), first));
+    assert_eq!(group(take()), 2);
+    assert_eq!(fs.alloc.inodes.next(0, 0, u32::MAX), Some(2));
+}
+
+/// On a volume that was full when it was opened, a search reads no descriptor of a full group, and
+/// finds what is freed.
+#[test]
+fn groups_that_were_full_at_the_open_are_passed_by_until_a_block_is_free() {
+    let device = Arc::new(MemDevice::new(64 << 20));
+    let options = lanefs_mkfs::Options { block_size: Some(1024), ..Default::default() };
+    lanefs_mkfs::format(&*device, &options).unwrap();
+    let fs = open(Arc::clone(&device));
+    let mut taken = Vec::new();
+    while let Ok(run) = fs.transact(20, |txn| txn.alloc_run(0, 1 << 12)) {
+        taken.push(run);
+    }
+    fs.close().unwrap();
+    let fs = open(device);
+    assert_eq!((fs.alloc.orders.next(0, 0, u32::MAX), fs.alloc.free_blocks()), (None, 0));
+    let (start, _) = taken[taken.len() / 2];
+    fs.transact(20, |txn| txn.free(start, 3, BlockKind::Data)).unwrap();
+    fs.journal.sync().unwrap();
+    let run = reserve(&fs, 0, 8).unwrap();
+    assert_eq!((run.start(), run.len()), (start, 3));
+}

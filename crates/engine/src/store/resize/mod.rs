@@ -19,6 +19,7 @@
 //! resize was cut between 2 and 3.
 
 mod copies;
+mod copy_runs;
 mod maps;
 mod moves;
 mod new_log;
@@ -52,9 +53,6 @@ use step::ResizeStep;
 /// Blocks that the journal may have in memory: room for the largest transaction of any log.
 const CACHE_BLOCKS: usize = 1 << 20;
 
-/// Blocks that are copied at a time.
-const COPY: u32 = 256;
-
 /// A device, read and written by blocks past the journal.
 #[derive(Debug)]
 pub(super) struct Blocks {
@@ -81,24 +79,6 @@ impl Blocks {
         let mut bytes = AlignedBuf::zeroed(content.len());
         bytes.copy_from_slice(content);
         Ok(self.device.write_at(&bytes, self.offset(block))?)
-    }
-
-    /// Copies a run of blocks to other ones. Of a long run the system writes back while this copies
-    /// on.
-    fn copy(&self, from: u64, len: u32, to: u64) -> Result<()> {
-        let mut piece = AlignedBuf::zeroed(self.size as usize * len.min(COPY) as usize);
-        let (mut done, len) = (0, u64::from(len));
-        while done < len {
-            let blocks = (len - done).min(COPY.into());
-            let bytes = &mut piece[..self.size as usize * blocks as usize];
-            self.device.read_at(bytes, self.offset(from + done))?;
-            self.device.write_at(bytes, self.offset(to + done))?;
-            if blocks == u64::from(COPY) {
-                self.device.start_writeback(self.offset(to + done), bytes.len() as u64);
-            }
-            done += blocks;
-        }
-        Ok(())
     }
 
     /// Zeroes blocks, but for those from byte `zeros_from` on, which are zero.

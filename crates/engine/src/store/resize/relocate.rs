@@ -1,6 +1,7 @@
 //! Runs a planned relocation, in batches of files.
 
 use super::Resizing;
+use super::copy_runs::RunCopy;
 use super::maps::{MapWalk, Visitor, WholeMap, build_tree};
 use super::moves::{Moves, Targets};
 use super::step::{encode_super, encode_table};
@@ -18,6 +19,8 @@ const MAX_BATCH: u32 = 2048;
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) logged: BTreeMap<u64, Vec<u8>>,
+    /// Copied before the transaction.
+    copies: Vec<RunCopy>,
     pub(super) taken: Vec<Range<u64>>,
     pub(super) freed: Vec<Range<u64>>,
     /// The groups whose bitmaps change, and the blocks of descriptors, for all that was joined.
@@ -49,6 +52,7 @@ impl Batch {
 
     fn join(&mut self, other: Batch) {
         self.logged.extend(other.logged);
+        self.copies.extend(other.copies);
         self.taken.extend(other.taken);
         self.freed.extend(other.freed);
         self.groups.extend(other.groups);
@@ -124,11 +128,6 @@ impl Planner<'_> {
         if self.writes { self.volume.device.write(block, content) } else { Ok(()) }
     }
 
-    /// Copies a run to free blocks.
-    fn copy(&self, from: u64, len: u32, to: u64) -> Result<()> {
-        if self.writes { self.volume.device.copy(from, len, to) } else { Ok(()) }
-    }
-
     /// Copies a block of attributes. All inodes that share it change together.
     fn move_attributes(&self, from: u64, inos: &[u32]) -> Result<Batch> {
         let mut one = Batch::default();
@@ -188,7 +187,7 @@ impl Planner<'_> {
             let mut stays = true;
             for (&start, &(len, to)) in self.targets.range(extent.ee_start..end) {
                 if !extent.unwritten {
-                    self.copy(start, len, to)?;
+                    one.copies.push(RunCopy { from: start, len, to });
                 }
                 one.moved(start, len, to);
                 let ee_block = extent.ee_block + (start - extent.ee_start) as u32;
@@ -246,7 +245,7 @@ impl Visitor for Mover<'_> {
         debug_assert_eq!(run, len);
         self.batch.moved(start, len, to);
         if !unwritten {
-            self.planner.copy(start, len, to)?;
+            self.batch.copies.push(RunCopy { from: start, len, to });
         }
         Ok(to)
     }
@@ -292,6 +291,7 @@ impl Resizing {
         if batch.taken.is_empty() {
             return Ok(());
         }
+        self.device.copy(&batch.copies)?;
         self.unfinished = true;
         let (logged, superblock) = self.with_bitmaps(batch)?;
         self.commit(journal, &logged)?;

@@ -13,6 +13,7 @@ mod kernel;
 mod late;
 mod panic;
 mod past;
+mod placed;
 mod power;
 mod promise;
 mod shift;

@@ -7,15 +7,10 @@
 //! - Bytes of blocks that are not up to date may belong to another file, and are never copied out.
 
 use super::geometry::{Geometry, PAGES, runs};
-use lanefs_device::AlignedBuf;
+use super::page::Page;
 use lanefs_sync::atomic::{AtomicU16, Ordering};
 use std::array;
 use std::ops::Range;
-use std::sync::Arc;
-
-/// The memory of a page. A writeback shares it: a thread that changes a page in writeback copies it
-/// first.
-pub(super) type Page = Arc<AlignedBuf>;
 
 /// A chunk. See the head of the file. All sets are of blocks, bit 0 for the first of the chunk.
 #[derive(Debug, Default)]
@@ -84,7 +79,7 @@ impl Chunk {
     /// Copies into a page. Returns `false` if the page is not there, or if a writeback shares it.
     #[inline]
     pub(super) fn copy_to_page(&mut self, page: usize, start: usize, bytes: &[u8]) -> bool {
-        let page = self.pages[page].as_mut().and_then(Arc::get_mut);
+        let page = self.pages[page].as_mut().and_then(Page::get_mut);
         let Some(page) = page else { return false };
         page[start..start + bytes.len()].copy_from_slice(bytes);
         true
@@ -161,7 +156,7 @@ impl Chunk {
             if here == 0 {
                 continue;
             }
-            let Some(mut bytes) = page.as_mut().and_then(Arc::get_mut).map(|page| &mut page[..]) else {
+            let Some(mut bytes) = page.as_mut().and_then(Page::get_mut) else {
                 continue;
             };
             let mut at = p as u32 * geo.blocks_per_page();

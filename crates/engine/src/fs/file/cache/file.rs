@@ -88,6 +88,17 @@ impl FileCache {
         done
     }
 
+    /// Has the processor fetch byte `offset`, for a write that comes. Most of a small write's time
+    /// goes into the fetch, which the caller's locks and checks take as long as.
+    #[inline]
+    pub(crate) fn prefetch(&self, offset: u64) {
+        let geo = self.geo();
+        let Some((no, inner)) = geo.place(offset) else { return };
+        let Some(slot) = self.index.get(no).and_then(|slot| slot.try_read()) else { return };
+        let page = slot.as_ref().and_then(|chunk| chunk.pages[inner / geo.page_size()].as_ref());
+        page.inspect(|page| page.prefetch(inner % geo.page_size()));
+    }
+
     /// Copies `bytes` over blocks that are dirty already, which need not be filled, claimed or
     /// counted. Stops at the first that is not dirty, or whose page is in writeback. Returns how
     /// many bytes were copied: the rest takes a [`span`](Self::span).

@@ -5,10 +5,10 @@ use super::chunk::Chunk;
 use super::file::FileCache;
 use super::geometry::{Geometry, PAGES};
 use super::index::Slot;
+use super::page::Page;
 use super::pool::PoolEntry;
 use lanefs_sync::RwLockWriteGuard;
 use lanefs_sync::order::{Level, Ordered};
-use std::sync::Arc;
 
 /// A locked chunk. See the head of the file.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl<'f> Locked<'f> {
     pub(super) fn own_pages(&mut self, blocks: u64) {
         let (geo, shard, pool) = (self.geo(), self.shard(), &self.file.cache.pool);
         let pages = &mut self.chunk().pages;
-        let mut owned = |p: usize| pages[p].as_mut().is_some_and(|page| Arc::get_mut(page).is_some());
+        let mut owned = |p: usize| pages[p].as_mut().is_some_and(|page| page.get_mut().is_some());
         let wanted = |p: &usize| blocks & geo.page_mask(*p) != 0 && !owned(*p);
         let wanted = (0..PAGES).filter(wanted).fold(0_u16, |set, p| set | 1 << p);
         let (mut fresh, mut left) = ([const { None }; PAGES], wanted);
@@ -87,7 +87,7 @@ impl<'f> Locked<'f> {
             left &= left.wrapping_sub(1);
         });
         for (old, page) in pages.iter_mut().zip(&mut fresh) {
-            let Some(copy) = page.as_mut().and_then(Arc::get_mut) else { continue };
+            let Some(copy) = page.as_mut().and_then(Page::get_mut) else { continue };
             if let Some(held) = old {
                 copy.copy_from_slice(held);
             }

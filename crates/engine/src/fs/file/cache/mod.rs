@@ -36,6 +36,7 @@ mod file;
 mod geometry;
 mod index;
 mod locked;
+mod page;
 mod pool;
 mod read_ahead;
 mod span;

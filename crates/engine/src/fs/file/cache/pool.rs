@@ -17,9 +17,10 @@
 //! skips chunks that another thread has locked. So a shard exceeds its part by pages that are
 //! dirty, in writeback or locked, and by no others.
 
-use super::chunk::{Chunk, Page};
+use super::chunk::Chunk;
 use super::file::FileCache;
 use super::geometry::{Geometry, PAGES};
+use super::page::Page;
 use lanefs_device::AlignedBuf;
 use lanefs_stats::Counter;
 use lanefs_sync::Mutex;
@@ -52,7 +53,7 @@ pub(super) struct PoolEntry {
 struct PoolState {
     /// Pages that are not in the free list: in chunks, or held by a writeback alone.
     used: usize,
-    free: Vec<Page>,
+    free: Vec<AlignedBuf>,
     clock: VecDeque<PoolEntry>,
     /// Chunks with passing pages, in order of time.
     passing: VecDeque<PoolEntry>,
@@ -133,7 +134,7 @@ impl Pool {
             }
             let Some(page) = state.free.pop() else { break };
             state.used += 1;
-            each(page);
+            each(Page::Owned(page));
         }
         state.trim(quota);
         drop(state);
@@ -347,13 +348,13 @@ impl PoolState {
         let n = room.min(SLAB_BYTES / geo.page_size()).min(4 * self.used.max(1)).max(1);
         // The last page is taken first: so pages that are taken together are adjacent, and go to
         // the device as one piece.
-        self.free.extend(AlignedBuf::slab(geo.page_size(), n).into_iter().rev().map(Arc::new));
+        self.free.extend(AlignedBuf::slab(geo.page_size(), n).into_iter().rev());
     }
 
-    fn give_back(&mut self, mut page: Page) {
-        if Arc::get_mut(&mut page).is_some() {
+    fn give_back(&mut self, page: Page) {
+        if let Some(memory) = page.into_memory() {
             self.used -= 1;
-            self.free.push(page);
+            self.free.push(memory);
         }
     }
 

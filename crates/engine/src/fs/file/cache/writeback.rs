@@ -1,8 +1,9 @@
 //! Writeback: dirty blocks that were taken to be written to the device.
 
-use super::chunk::Page;
 use super::file::FileCache;
 use super::geometry::{lowest, runs};
+use super::page::Page;
+use lanefs_device::AlignedBuf;
 use std::iter;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ pub(crate) struct Item {
     pub(crate) lblk: u32,
     /// How many.
     pub(crate) blocks: u32,
-    pub(super) page: Page,
+    pub(super) page: Arc<AlignedBuf>,
     /// The place of the first byte in the page.
     start: usize,
     len: usize,
@@ -24,7 +25,7 @@ pub(crate) struct Item {
 /// Drop them before [`Writeback::done`] or [`Writeback::failed`] is called.
 #[derive(Debug)]
 pub(crate) struct Bytes {
-    page: Page,
+    page: Arc<AlignedBuf>,
     start: usize,
     len: usize,
 }
@@ -94,13 +95,13 @@ impl FileCache {
             if set == 0 {
                 continue;
             }
-            for (p, page) in chunk.pages.iter().enumerate() {
+            for (p, page) in chunk.pages.iter_mut().enumerate() {
                 let Some(page) = page else { continue };
                 let page_start = p as u32 * geo.blocks_per_page();
                 items.extend(runs(set & geo.page_mask(p)).map(|run| Item {
                     lblk: geo.first_block(no) + run.start,
                     blocks: run.len() as u32,
-                    page: Arc::clone(page),
+                    page: page.share(),
                     start: (run.start - page_start) as usize * geo.block_size(),
                     len: run.len() * geo.block_size(),
                 }));
@@ -172,7 +173,7 @@ impl WritebackBatch {
         let mut items = std::mem::take(&mut self.items).into_iter().peekable();
         for (no, set) in std::mem::take(&mut self.taken) {
             let here = iter::from_fn(|| items.next_if(|item| geo.chunk_of(item.lblk) == no));
-            self.file.cache.pool.give_back(self.file.shard(no), here.map(|item| item.page));
+            self.file.cache.pool.give_back(self.file.shard(no), here.map(|item| Page::Shared(item.page)));
             let mut locked = self.file.lock(no);
             let Some(chunk) = locked.get_mut() else { continue };
             chunk.dirty |= set & geo.mask(no, &again) & chunk.uptodate & !chunk.cancelled;

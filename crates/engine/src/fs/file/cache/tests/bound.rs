@@ -120,7 +120,8 @@ fn many_small_files_leave_nothing_behind() {
     }
     check(&cache, &[], &[]);
     assert!(cache.pool.entries() < 10_000, "{} entries of files that are gone", cache.pool.entries());
-    assert!(size_of::<FileCache>() + size_of::<chunk::Chunk>() < 600);
+    // Beside a small file's one page.
+    assert!(size_of::<FileCache>() + size_of::<chunk::Chunk>() < 1000);
 }
 
 #[test]

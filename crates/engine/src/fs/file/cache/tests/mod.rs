@@ -30,7 +30,7 @@ fn check(cache: &PageCache, files: &[&Arc<FileCache>], in_flight: &[&WritebackBa
             assert_eq!(file.next_dirty(locked.no) == Some(locked.no), chunk.dirty != 0);
             any_dirty |= chunk.dirty != 0;
             busy += u64::from(chunk.busy().count_ones());
-            pages.extend(chunk.pages.iter().flatten().map(Arc::as_ptr));
+            pages.extend(chunk.pages.iter().flatten().map(|page| page.as_ptr()));
         });
         assert_eq!(any_dirty, file.is_dirty());
     }
@@ -40,7 +40,7 @@ fn check(cache: &PageCache, files: &[&Arc<FileCache>], in_flight: &[&WritebackBa
     assert_eq!(cache.stats().dirty_files, listed.len() as u64);
     assert!(!files.is_empty() || cache.stats().index == 0, "{:?}", cache.stats());
     // A page that was copied meanwhile is in flight only.
-    pages.extend(in_flight.iter().flat_map(|w| w.items()).map(|item| Arc::as_ptr(&item.page)));
+    pages.extend(in_flight.iter().flat_map(|w| w.items()).map(|item| item.page.as_ptr()));
     pages.sort_unstable();
     pages.dedup();
     assert_eq!(cache.stats().used, (pages.len() * cache.geo.page_size()) as u64);

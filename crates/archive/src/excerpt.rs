@@ -1,0 +1,85 @@
+//! Bytes of a file or of memory that a build writes to its volume, and where they come from.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// See the head of the file.
+#[derive(Debug, Clone)]
+pub(crate) enum Excerpt {
+    Memory(Arc<Vec<u8>>, Range<usize>),
+    File(Arc<File>, Range<u64>),
+}
+
+impl From<Vec<u8>> for Excerpt {
+    fn from(bytes: Vec<u8>) -> Self {
+        let whole = 0..bytes.len();
+        Self::Memory(Arc::new(bytes), whole)
+    }
+}
+
+impl Excerpt {
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Self::Memory(_, range) => range.len() as u64,
+            Self::File(_, range) => range.end - range.start,
+        }
+    }
+
+    /// Returns the bytes of memory that it keeps.
+    pub(crate) fn memory(&self) -> usize {
+        match self {
+            Self::Memory(bytes, _) => bytes.capacity(),
+            Self::File(..) => 0,
+        }
+    }
+
+    /// Returns a part of it.
+    pub(crate) fn part(&self, range: Range<u64>) -> Self {
+        match self {
+            Self::Memory(bytes, whole) => {
+                let at = |n: u64| whole.start + n as usize;
+                Self::Memory(Arc::clone(bytes), at(range.start)..at(range.end))
+            }
+            Self::File(file, whole) => {
+                Self::File(Arc::clone(file), whole.start + range.start..whole.start + range.end)
+            }
+        }
+    }
+
+    /// Fills `buf`, which is not longer than what is left behind `from`, with its bytes from there.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has become shorter.
+    pub(crate) fn read(&self, from: u64, mut buf: &mut [u8]) -> io::Result<()> {
+        match self {
+            Self::Memory(bytes, whole) => {
+                let from = whole.start + from as usize;
+                buf.copy_from_slice(&bytes[from..from + buf.len()]);
+            }
+            Self::File(file, whole) => {
+                let mut at = whole.start + from;
+                while !buf.is_empty() {
+                    let n = read_at(file, buf, at)?;
+                    if n == 0 {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                    (at, buf) = (at + n as u64, &mut buf[n..]);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads from a place in a file. Returns how many bytes: 0 only at its end.
+#[cfg(unix)]
+pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    std::os::unix::fs::FileExt::read_at(file, buf, offset)
+}
+
+#[cfg(windows)]
+pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    std::os::windows::fs::FileExt::seek_read(file, buf, offset)
+}

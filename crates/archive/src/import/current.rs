@@ -1,0 +1,55 @@
+//! The file of an import that data is for.
+
+use super::pass::Sink;
+use crate::Cause;
+use crate::excerpt::Excerpt;
+use crate::member::{Kind, Member};
+use crate::pipe::PIECE;
+use lanefs::{File, Placement};
+
+/// See the head of the file.
+pub(super) struct Current {
+    pub(super) file: File,
+    pub(super) member: Member,
+    /// End of the written data.
+    pub(super) end: u64,
+    /// It has no data, whatever the source has.
+    pub(super) empty: bool,
+}
+
+impl Current {
+    /// Writes data of the file: past the volume into a sink, if there is one and it can be.
+    pub(super) fn write(&self, offset: u64, content: &Excerpt, sink: Option<&dyn Sink>) -> Result<(), Cause> {
+        let end = offset + content.len();
+        match sink.filter(|_| self.is_whole_blocks(offset, end)) {
+            Some(sink) => {
+                let mut put = |places: &[Placement]| {
+                    places.iter().try_for_each(|Placement { offset: to, bytes, tail, .. }| {
+                        let part = content.part(bytes.start - offset..bytes.end - offset);
+                        Ok(sink.put(part, *tail, *to)?)
+                    })
+                };
+                Ok(self.file.write_placed(offset..end, &mut put)?)
+            }
+            None => {
+                let mut bytes = vec![0; PIECE.min(content.len() as usize)];
+                for from in (0..content.len()).step_by(PIECE) {
+                    let len = (content.len() - from).min(PIECE as u64) as usize;
+                    content.read(from, &mut bytes[..len])?;
+                    self.file.write_at(&bytes[..len], offset + from)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns whether a range of the file is of whole blocks, or ends with the file.
+    fn is_whole_blocks(&self, offset: u64, end: u64) -> bool {
+        let size = match &self.member.kind {
+            Kind::File { size, .. } => *size,
+            _ => 0,
+        };
+        let block_size = u64::from(self.file.metadata().block_size());
+        offset.is_multiple_of(block_size) && (end.is_multiple_of(block_size) || end == size)
+    }
+}
