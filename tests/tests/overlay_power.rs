@@ -94,7 +94,8 @@ impl BlockDevice for NotedTop {
 
 /// Returns what the top may hold at the moment at which the base was cut.
 fn tops(state: &CrashState, base: &Log, top: &Log, seed: u64) -> Vec<CrashState> {
-    let mut noted = state.marks(base).filter_map(|(_, mark)| mark.strip_prefix("top ")?.parse::<usize>().ok());
+    let mut noted =
+        state.marks(base).filter_map(|(_, mark)| mark.strip_prefix("top ")?.parse::<usize>().ok());
     let until = noted.next_back().unwrap_or(0);
     let log = Log { entries: top.entries[..until].to_vec(), ..top.clone() };
     let last = log.entries.iter().filter(|entry| matches!(entry, lanefs_sim::LogEntry::Flush)).count();
