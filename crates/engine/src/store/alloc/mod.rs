@@ -97,8 +97,8 @@ pub(crate) struct Alloc {
     freeing: AtomicU64,
     lanes: lane::Lanes,
     registry: Registry,
-    /// The free inodes when the volume was opened. Those freed and taken since are counted apart, so
-    /// that threads write no common cache line.
+    /// The free inodes when the volume was opened. Those freed and taken since are counted apart:
+    /// threads write no common cache line.
     inodes_at_open: u64,
     inodes_freed: Counter,
     inodes_taken: Counter,
@@ -107,8 +107,7 @@ pub(crate) struct Alloc {
 }
 
 impl Alloc {
-    /// Returns the allocators of a volume with these descriptors; of one that is `read_only` nothing
-    /// is allocated.
+    /// Returns the allocators of a volume with these descriptors, for reading only if `read_only`.
     pub(crate) fn new(layout: &Layout, free: &Free, read_only: bool) -> Self {
         let searched = if read_only { 0 } else { layout.group_count() };
         let alloc = Self {
