@@ -527,6 +527,12 @@ const PAST_THE_SCHEDULER: &[(&str, &[&str])] = &[
 
 /// Statements that may: file, a part of the statement, and why.
 const SEEN_PAST: &[(&str, &str, &str)] = &[
+    (
+        "engine/src/store/resize/copy_runs.rs",
+        "std::thread",
+        "threads that copy between blocks that nothing else uses",
+    ),
+    ("engine/src/store/resize/copy_runs.rs", "Mutex", "the list of those copies"),
     ("journal/src/commit.rs", "std::thread::panicking", "asks about its own thread"),
     ("journal/src/handle.rs", "std::thread::panicking", "asks about its own thread"),
     ("rangelock/src/leaf.rs", "std::thread::sleep", "the scheduler's threads yield instead"),
