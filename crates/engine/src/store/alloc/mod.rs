@@ -163,8 +163,8 @@ impl Alloc {
         self.freeing.load(Acquire) > 0
     }
 
-    /// Returns the inodes that can still be taken. Counts of a damaged volume may be wrong: they stop
-    /// at zero.
+    /// Returns the inodes that can still be taken. Counts of a damaged volume may be wrong: they
+    /// stop at zero.
     pub(crate) fn free_inodes(&self) -> u64 {
         let taken = self.inodes_taken.get();
         self.inodes_at_open.saturating_add(self.inodes_freed.get()).saturating_sub(taken)
