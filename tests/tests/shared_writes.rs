@@ -1,7 +1,7 @@
 //! Writes of memory that threads share, counted for each operation: what more processors have to
-//! move between them. The table of docs/performance.md holds the most that each may have. Built with
-//! `--cfg lanefs_schedule` only, whose primitives note each write: `scripts/schedules.sh --slice`
-//! runs it. A binary of its own, because it counts the writes of its whole process.
+//! move between them. The table of docs/performance.md holds the most that each may have. Built
+//! with `--cfg lanefs_schedule` only, whose primitives note each write: `scripts/schedules.sh
+//! --slice` runs it. A binary of its own, because it counts the writes of its whole process.
 //! `SHARED_WRITES=1` prints the places.
 #![cfg(lanefs_schedule)]
 

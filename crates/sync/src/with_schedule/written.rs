@@ -1,6 +1,6 @@
 //! Counts writes of cache lines that several threads write, outside of sessions. From [`start`] to
-//! [`stop`] each atomic write, and each lock taken or released, is noted with line, thread and place.
-//! A line that one thread writes n times and others m times moves at most 2 m times between
+//! [`stop`] each atomic write, and each lock taken or released, is noted with line, thread and
+//! place. A line that one thread writes n times and others m times moves at most 2 m times between
 //! processors, whatever their order: as many of its writes count. Not seen: counts of
 //! `std::sync::Arc`, allocators, lanefs-stats.
 
