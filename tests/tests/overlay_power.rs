@@ -94,8 +94,9 @@ impl BlockDevice for NotedTop {
 
 /// Returns what the top may hold at the moment at which the base was cut.
 fn tops(state: &CrashState, base: &Log, top: &Log, seed: u64) -> Vec<CrashState> {
-    let noted = state.marks(base).filter_map(|(_, mark)| mark.strip_prefix("top ")?.parse::<usize>().ok());
-    let until = noted.last().unwrap_or(0);
+    let mut noted =
+        state.marks(base).filter_map(|(_, mark)| mark.strip_prefix("top ")?.parse::<usize>().ok());
+    let until = noted.next_back().unwrap_or(0);
     let log = Log { entries: top.entries[..until].to_vec(), ..top.clone() };
     let last = log.entries.iter().filter(|entry| matches!(entry, lanefs_sim::LogEntry::Flush)).count();
     let shapes = [Shape::Ordered, Shape::Random(0), Shape::Random(1), Shape::Random(2)];
@@ -110,7 +111,7 @@ fn a_commit_that_is_cut_loses_nothing_and_can_be_repeated() {
     let base = Arc::new(RecordingDevice::new(first.clone()));
     let top = Arc::new(RecordingDevice::new(top_image(&first)));
     let over = |base, top| CowDevice::new(base, top, "base").unwrap();
-    burst(Arc::new(over(base.clone(), top.clone())), &top, &mut seed.rng(4), 60, 6);
+    burst(Arc::new(over(base.clone(), top.clone())), &top, &mut seed.rng(4), 120, 12);
     let device = Arc::new(over(base.clone(), top.clone()));
     // The superblock, its UUID too, is among what the commit changes.
     let volume = lanefs::OpenOptions::new().write(true).open_device(device.clone()).unwrap();
@@ -128,7 +129,7 @@ fn a_commit_that_is_cut_loses_nothing_and_can_be_repeated() {
     let noted = Arc::new(NotedTop { top: top.clone(), base: base.clone() });
     assert_eq!(CowDevice::commit(&*base, noted, "base", None).unwrap(), own);
     let is_whole = |image: &Image| image.to_bytes() == want.to_bytes();
-    assert!(own > 100_000, "{own} bytes");
+    assert!(own > 50_000, "{own} bytes");
     assert!(is_whole(&base.image()), "a commit that was not cut");
 
     let (base, top) = (base.log(), top.log());

@@ -1,7 +1,7 @@
 //! Writes of memory that threads share, counted for each operation: what more processors have to
-//! move between them. The table of docs/performance.md holds the most that each may have. Built with
-//! `--cfg lanefs_schedule` only, whose primitives note each write: `scripts/schedules.sh --slice`
-//! runs it. A binary of its own, because it counts the writes of its whole process.
+//! move between them. The table of docs/performance.md holds the most that each may have. Built
+//! with `--cfg lanefs_schedule` only, whose primitives note each write: `scripts/schedules.sh
+//! --slice` runs it. A binary of its own, because it counts the writes of its whole process.
 //! `SHARED_WRITES=1` prints the places.
 #![cfg(lanefs_schedule)]
 
@@ -122,7 +122,7 @@ fn counted(work: impl Fn(usize, usize) + Sync) -> f64 {
         end.wait();
         written::stop()
     });
-    let each = |writes: u64| writes as f64 / (THREADS * OPERATIONS) as f64;
+    let each = |writes: f64| writes / (THREADS * OPERATIONS) as f64;
     if std::env::var_os("SHARED_WRITES").is_some() {
         for place in places.iter().filter(|place| each(place.writes) >= 0.005) {
             println!("  {:.3} {}", each(place.writes), place.at);

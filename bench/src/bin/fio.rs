@@ -1,6 +1,6 @@
 //! The five published jobs (`examples/fio`) by fio itself: lanefs through its engine, beside the
-//! kernel's ext4 and XFS and the bare backing file, in turns. `make bench-fio` builds the engine and
-//! runs short jobs on smaller files; `ARGS=--long` runs them as their authors did, and
+//! kernel's ext4 and XFS and the bare backing file, in turns. `make bench-fio` builds the engine
+//! and runs short jobs on smaller files; `ARGS=--long` runs them as their authors did, and
 //! `ARGS="overwrite storm"` some of them. For a peer, the engine becomes `psync` and the volume a
 //! folder of the mount, or the backing file.
 

@@ -42,8 +42,8 @@ fn what_programs_write_is_on_the_volume() {
     assert!(m.image.debugfs("stat /e/last").contains("Size: 3000000"));
 }
 
-/// Of each descriptor that the server has of its volume: whether it writes, and whether it goes past
-/// the page cache.
+/// Of each descriptor that the server has of its volume: whether it writes, and whether it goes
+/// past the page cache.
 fn descriptors(m: &Mount) -> Vec<(bool, bool)> {
     let server = m.servers()[0];
     let image = m.image.path.canonicalize().unwrap();
@@ -62,7 +62,7 @@ fn descriptors(m: &Mount) -> Vec<(bool, bool)> {
 #[test]
 fn large_pieces_by_direct_io() {
     large_pieces("io=direct", &[(true, true)]);
-    // The one past the cache is for the block that multiple mount protection shares with other hosts.
+    // The one past the cache is for the block that multiple mount protection shares with others.
     large_pieces("io=buffered", &[(true, false), (true, true)]);
     // The one through the cache is for small reads.
     large_pieces("", &[(false, false), (true, true)]);

@@ -7,6 +7,7 @@
 //! Hazard: a program that changes blocks of a volume past its file system, such as `dd`, leaves
 //! the identity as it was.
 
+use crate::checksum::checksum;
 use crate::{AlignedBuf, BlockDevice, Result};
 use std::fmt;
 
@@ -21,8 +22,8 @@ const UUID: usize = 1024 + 0x68;
 pub(crate) struct BaseIdentity {
     /// Size in bytes.
     pub(crate) size: u64,
-    /// crc32c of the first bytes.
-    pub(crate) sum: u32,
+    /// Checksum of the first bytes.
+    pub(crate) sum: u64,
     /// `s_uuid`, zeros for a device without an ext4 volume.
     pub(crate) uuid: [u8; 16],
 }
@@ -41,7 +42,7 @@ impl BaseIdentity {
         let magic = head.get(MAGIC.0..MAGIC.0 + 2);
         let uuid = head.get(UUID..UUID + 16).filter(|_| magic == Some(&MAGIC.1));
         let uuid = uuid.and_then(|uuid| uuid.try_into().ok()).unwrap_or_default();
-        Self { size, sum: crc32c::crc32c(head), uuid }
+        Self { size, sum: checksum(0, head), uuid }
     }
 }
 
@@ -52,7 +53,7 @@ impl fmt::Display for BaseIdentity {
         if *uuid != [0; 16] {
             write!(f, "UUID {}, ", Hex(uuid))?;
         }
-        write!(f, "superblock {sum:08x}")
+        write!(f, "superblock {sum:016x}")
     }
 }
 

@@ -22,6 +22,7 @@ mod block_device;
 mod buf;
 #[cfg(target_os = "linux")]
 mod cache;
+mod checksum;
 mod cow;
 pub mod errno;
 mod error;

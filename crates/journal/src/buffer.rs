@@ -13,7 +13,7 @@
 use crate::Tid;
 use lanefs_device::AlignedBuf;
 use lanefs_sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use lanefs_sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use lanefs_sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -96,7 +96,7 @@ impl Buffer {
         WriteGuard(self.0.data.write())
     }
 
-    fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         self.0.ready.load(Ordering::Acquire)
     }
 
@@ -111,6 +111,15 @@ impl Buffer {
             self.set_content(load()?);
         }
         Ok(())
+    }
+
+    /// Takes the load lock of a buffer that has no content. `None` if it has some, or another
+    /// thread loads it.
+    pub(crate) fn begin_load(&self) -> Option<MutexGuard<'_, ()>> {
+        if self.is_ready() {
+            return None;
+        }
+        self.0.loading.try_lock().filter(|_| !self.is_ready())
     }
 
     /// Gives the buffer its first content. The caller holds the load lock.

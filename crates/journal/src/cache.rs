@@ -35,8 +35,8 @@ impl Cache {
     }
 
     fn shard(&self, block: u64) -> &Mutex<Shard> {
-        // Neighbours go to different shards, and so do blocks at the same place of different groups:
-        // the golden ratio spreads both.
+        // The golden ratio spreads neighbours over the shards, and blocks at the same place of
+        // different groups too.
         let spread = block.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         &self.shards[(spread >> (64 - SHARDS.ilog2())) as usize]
     }

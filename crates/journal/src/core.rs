@@ -17,7 +17,7 @@ use crate::options::OnFreed;
 use crate::stats::{Counters, Levels};
 use crate::transaction::Transaction;
 use crate::{Buffer, Freed, JournalError, Options, Result, Tid};
-use lanefs_device::{AlignedBuf, BlockDevice};
+use lanefs_device::{AlignedBuf, BlockDevice, ReadOp};
 use lanefs_sync::Mutex;
 use lanefs_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use lanefs_sync::time::Instant;
@@ -189,9 +189,18 @@ impl Core {
 
     #[cfg_attr(lanefs_schedule, track_caller)]
     pub(crate) fn read(&self, block: u64) -> Result<Buffer> {
+        self.read_among(block, Vec::new)
+    }
+
+    /// Reads a block. If it is not in the cache, the blocks that `among` returns are read in the
+    /// same batch: that one, and others that the caller will soon read.
+    pub(crate) fn read_among(&self, block: u64, among: impl FnOnce() -> Vec<u64>) -> Result<Buffer> {
         let offset = self.offset(block)?;
         self.note_use();
         let buffer = self.cache.get_or_insert(block);
+        if !buffer.is_ready() {
+            self.read_ahead(&among());
+        }
         buffer.load(|| {
             if let Some(content) = self.uncheckpointed.get(block) {
                 return Ok(content);
@@ -202,6 +211,34 @@ impl Core {
             Ok::<_, JournalError>(Arc::new(content))
         })?;
         Ok(buffer)
+    }
+
+    /// Reads those of `blocks` that are not in the cache, in one batch. Waits for no other thread
+    /// that loads one of them. A failure leaves them to be read one by one.
+    fn read_ahead(&self, blocks: &[u64]) {
+        let in_range = blocks.iter().filter(|block| self.offset(**block).is_ok());
+        let buffers: Vec<Buffer> = in_range.map(|block| self.cache.get_or_insert(*block)).collect();
+        let mut loading = Vec::with_capacity(buffers.len());
+        for buffer in &buffers {
+            let Some(one) = buffer.begin_load() else { continue };
+            match self.uncheckpointed.get(buffer.block()) {
+                Some(content) => buffer.set_content(content),
+                None => loading.push((buffer, one, AlignedBuf::zeroed(self.block_size as usize))),
+            }
+        }
+        let size = u64::from(self.block_size);
+        let mut reads = Vec::with_capacity(loading.len());
+        for (buffer, _, content) in &mut loading {
+            reads.push(ReadOp { offset: buffer.block() * size, buf: content });
+        }
+        if reads.is_empty() || self.device.read_batch(&mut reads).is_err() {
+            return;
+        }
+        drop(reads);
+        self.counters.blocks_read.add(loading.len() as u64);
+        for (buffer, _one, content) in loading {
+            buffer.set_content(Arc::new(content));
+        }
     }
 
     /// Returns a buffer that is about to be filled with zeros.

@@ -55,6 +55,16 @@ impl Journal {
         self.core.read(block)
     }
 
+    /// Returns the block's content as [`read`](Self::read) does. If it is not in the cache, all
+    /// blocks that `among` returns are read in one batch: the block, and others that the caller
+    /// will soon read.
+    ///
+    /// # Errors
+    /// The device's failure to read the block; a block outside of the volume.
+    pub fn read_among(&self, block: u64, among: impl FnOnce() -> Vec<u64>) -> Result<Buffer> {
+        self.core.read_among(block, among)
+    }
+
     /// Starts a handle that may touch `credits` blocks, at least one. Waits while a commit closes
     /// the running transaction, or for space in the log.
     ///

@@ -5,14 +5,15 @@
 //!  | header | an entry of 8 bytes a block | block 0 | block 1 | ...
 //! ```
 //!
-//! Each block of the base has its own place; the file is sparse. An entry has a mark and the crc32c
-//! of the block's number and bytes. Whatever a cut or another process has left of a block, its
+//! Each block of the base has its own place; the file is sparse. An entry is the checksum of the
+//! block's number and bytes, 0 for none. Whatever a cut or another process has left of a block, its
 //! checksum tells.
 //!
 //! The file's allocation bounds the cache. Past the bound, regions of 1 MiB are punched out, from a
 //! random one on; one that was used since the last round is passed over once.
 
 use super::{BLOCK, blocks_of};
+use crate::checksum::checksum;
 use crate::errno::EFBIG;
 use crate::identity::BaseIdentity;
 use crate::{BlockDevice, DeviceError, Op, Result};
@@ -29,8 +30,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const MAGIC: [u8; 8] = *b"LANEFSCA";
 const VERSION: u32 = 1;
 const HEADER: usize = 4096;
-/// The upper half of an entry.
-const ENTRY: u64 = 0x4c46_4345;
 const ENTRY_LEN: u64 = 8;
 /// What is evicted at once, in bytes.
 const REGION: u64 = 1 << 20;
@@ -86,8 +85,7 @@ fn data_of(blocks: u64) -> u64 {
 
 /// Returns the entry of a block with this content.
 fn entry_of(block: u64, bytes: &[u8]) -> u64 {
-    let sum = crc32c::crc32c_append(crc32c::crc32c(&block.to_le_bytes()), bytes);
-    ENTRY << 32 | u64::from(sum)
+    checksum(block, bytes).max(1)
 }
 
 impl Store {
@@ -209,7 +207,8 @@ impl Store {
         self.file.metadata().map_or(0, |meta| meta.blocks() * 512)
     }
 
-    /// Gives space back if the file takes more than it may. Threads that find another at work go on.
+    /// Gives space back if the file takes more than it may. Threads that find another at work go
+    /// on.
     pub(super) fn evict(&self) {
         if self.stored.load(Ordering::Relaxed) < UNCHECKED.min(self.limit / 8) {
             return;

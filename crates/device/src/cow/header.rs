@@ -91,7 +91,7 @@ impl Header {
             1 => true,
             _ => return None,
         };
-        let base = BaseIdentity { size: fields.u64()?, sum: fields.u32()?, uuid: fields.take()? };
+        let base = BaseIdentity { size: fields.u64()?, sum: fields.u64()?, uuid: fields.take()? };
         let after = fields.take()?;
         let len = usize::try_from(fields.u32()?).ok()?;
         let name = fields.0.get(..len).filter(|_| len <= LONGEST_NAME)?;
@@ -168,7 +168,7 @@ mod tests {
         fn hostile_fields(fields in prop::collection::vec(any::<u8>(), UNIT - SUMMED), len in any::<u32>()) {
             let mut bytes = header().encode();
             bytes[SUMMED..].copy_from_slice(&fields);
-            bytes[84..88].copy_from_slice(&len.to_le_bytes());
+            bytes[88..92].copy_from_slice(&len.to_le_bytes());
             let sum = crc32c::crc32c(&bytes[SUMMED..]);
             bytes[SUM..SUMMED].copy_from_slice(&sum.to_le_bytes());
             let _ = Header::parse(&bytes);

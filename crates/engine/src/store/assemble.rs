@@ -96,6 +96,7 @@ impl Store {
             resizing: Mutex::new(()),
             xattr_sharing: Sharing::default(),
             orphans: Orphans::default(),
+            table_ahead: Default::default(),
             generations: Generations::new(first_generation(&sb, config.clock)),
             clock: Clock::new(config.clock, config.tick_times, sb.inode_context().inode_size == 128),
             counters: Counters::new(),

@@ -6,6 +6,7 @@ use crate::store::alloc::read_desc;
 use crate::store::txn::Txn;
 use lanefs_format::{FormatError, Inode, InodeUse, Superblock};
 use lanefs_journal::Buffer;
+use lanefs_sync::atomic::{AtomicU64, Ordering};
 use std::ops::Range;
 
 /// The number of the root directory.
@@ -31,6 +32,31 @@ pub(super) fn own_inodes(sb: &Superblock) -> [(u32, &'static str); 5] {
         (raw.s_grp_quota_inum.get(), "quotas of groups"),
         (raw.s_prj_quota_inum.get(), "quotas of projects"),
     ]
+}
+
+/// Readahead of the inode tables. The second block of a window that is not in the cache brings the
+/// whole window: a walk of a directory reads the inodes of neighbours, one after the other.
+#[derive(Debug, Default)]
+pub(super) struct TableAhead {
+    /// The windows of which a block was read, a few that were met last.
+    met: [AtomicU64; 16],
+}
+
+impl TableAhead {
+    /// The bytes of a window, as the kernel's `inode_readahead_blks` for blocks of 4096 bytes.
+    const WINDOW: u32 = 128 << 10;
+
+    /// Returns the blocks to read for `block` of a table whose blocks in use are `table`.
+    fn blocks(&self, block: u64, table: Range<u64>, block_size: u32) -> Vec<u64> {
+        let len = u64::from((Self::WINDOW / block_size.max(1)).max(1));
+        let window = block / len;
+        let met = &self.met[(window % self.met.len() as u64) as usize];
+        // 0 stands for no window.
+        if met.swap(window + 1, Ordering::Relaxed) != window + 1 {
+            return Vec::new();
+        }
+        ((window * len).max(table.start)..((window + 1) * len).min(table.end)).collect()
+    }
 }
 
 impl Store {
@@ -62,8 +88,15 @@ impl Store {
             by: "a directory or list",
             count: self.layout().inodes_count(),
         })?;
-        let block = read_desc(self, slot.group)?.inode_table + u64::from(slot.table_block);
-        self.table_slot_in(ino, self.journal.read(block)?)
+        let desc = read_desc(self, slot.group)?;
+        let block = desc.inode_table + u64::from(slot.table_block);
+        let among = || {
+            let used = self.layout().inodes_per_group().saturating_sub(desc.itable_unused);
+            let in_block = (self.block_size / u32::from(self.inode_ctx.inode_size).max(1)).max(1);
+            let end = desc.inode_table.saturating_add(used.div_ceil(in_block).into());
+            self.table_ahead.blocks(block, desc.inode_table..end, self.block_size)
+        };
+        self.table_slot_in(ino, self.journal.read_among(block, among)?)
     }
 
     /// Returns the slot of `ino` in `buffer`, the block of the table that holds it.

@@ -29,6 +29,7 @@ mod zones;
 pub(crate) use assemble::Config;
 pub(crate) use clock::Clock;
 pub(crate) use counters::Counters;
+use inode_table::TableAhead;
 pub(crate) use inode_table::{ROOT_INO, TableSlot};
 pub(crate) use superblock::{read_super, write_super};
 pub(crate) use zones::Survey;
@@ -78,6 +79,7 @@ pub(crate) struct Store {
     pub(crate) journal: Journal,
     pub(crate) alloc: Arc<Alloc>,
     pub(crate) orphans: Orphans,
+    table_ahead: TableAhead,
     /// The superblock as it would be written now, but for the free counts.
     pub(crate) sb: Mutex<Superblock>,
     /// The block of the superblock.
@@ -211,8 +213,25 @@ impl Store {
         kind: u8,
         verify: impl FnOnce(&[u8]) -> Result<()>,
     ) -> Result<Buffer> {
+        self.file_block_among(block, kind, Vec::new, verify)
+    }
+
+    /// Reads as [`file_block`](Self::file_block) does, and the blocks that `among` returns with it,
+    /// if it is not in the cache. Of these it leaves out those that no file can own.
+    pub(crate) fn file_block_among(
+        &self,
+        block: u64,
+        kind: u8,
+        among: impl FnOnce() -> Vec<u64>,
+        verify: impl FnOnce(&[u8]) -> Result<()>,
+    ) -> Result<Buffer> {
         self.check_data_range(block, 1)?;
-        let buffer = self.journal.read(block)?;
+        let owned = || {
+            let mut blocks = among();
+            blocks.retain(|block| self.check_data_range(*block, 1).is_ok());
+            blocks
+        };
+        let buffer = self.journal.read_among(block, owned)?;
         if !buffer.verified(kind) {
             verify(&buffer.read())?;
             buffer.set_verified(kind);

@@ -22,11 +22,14 @@ const SHARDS: usize = 64;
 /// Files that are not in use whose pages stay cached, in all shards.
 const KEPT: usize = 16 << 10;
 
+/// A part of the map, on cache lines of its own.
+type Shard = Padded<Mutex<IntMap<u32, Arc<CachedInode>>>>;
+
 /// The inode cache: a map from number to inode, in shards. A shard's mutex is held while an inode
 /// is read, so that two threads do not cache one inode twice.
 #[derive(Debug)]
 pub(crate) struct InodeCache {
-    shards: [Padded<Mutex<IntMap<u32, Arc<CachedInode>>>>; SHARDS],
+    shards: [Shard; SHARDS],
 }
 
 impl InodeCache {

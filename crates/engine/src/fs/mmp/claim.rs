@@ -21,8 +21,9 @@ pub(crate) struct HostClaim {
 }
 
 impl HostClaim {
-    /// Claims the volume of `sb` on `device`, if it has multiple mount protection, `options` ask for
-    /// writing, and another host could write to the device. Returns the claim and the device to write to. Waits as [`Taking::run`] does.
+    /// Claims the volume of `sb` on `device`, if it has multiple mount protection, `options` ask
+    /// for writing, and another host could write to the device. Returns the claim and the device to
+    /// write to. Waits as [`Taking::run`] does.
     ///
     /// # Errors
     /// [`MmpError`]; a damaged block; the device's.

@@ -97,8 +97,8 @@ pub(crate) struct Alloc {
     freeing: AtomicU64,
     lanes: lane::Lanes,
     registry: Registry,
-    /// The free inodes when the volume was opened. Those freed and taken since are counted apart, so
-    /// that threads write no common cache line.
+    /// The free inodes when the volume was opened. Those freed and taken since are counted apart:
+    /// threads write no common cache line.
     inodes_at_open: u64,
     inodes_freed: Counter,
     inodes_taken: Counter,
@@ -107,8 +107,7 @@ pub(crate) struct Alloc {
 }
 
 impl Alloc {
-    /// Returns the allocators of a volume with these descriptors; of one that is `read_only` nothing
-    /// is allocated.
+    /// Returns the allocators of a volume with these descriptors, for reading only if `read_only`.
     pub(crate) fn new(layout: &Layout, free: &Free, read_only: bool) -> Self {
         let searched = if read_only { 0 } else { layout.group_count() };
         let alloc = Self {
@@ -164,8 +163,8 @@ impl Alloc {
         self.freeing.load(Acquire) > 0
     }
 
-    /// Returns the inodes that can still be taken. Counts of a damaged volume may be wrong: they stop
-    /// at zero.
+    /// Returns the inodes that can still be taken. Counts of a damaged volume may be wrong: they
+    /// stop at zero.
     pub(crate) fn free_inodes(&self) -> u64 {
         let taken = self.inodes_taken.get();
         self.inodes_at_open.saturating_add(self.inodes_freed.get()).saturating_sub(taken)

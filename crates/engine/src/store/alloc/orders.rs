@@ -1,9 +1,10 @@
 //! An index of the groups that may have a free run of an order.
 //!
 //! For each order it has a bit for each group, set unless the group is known to have no free run of
-//! that order. Groups are unknown until a search reads them, except those that had nothing free when
-//! the volume was opened: on a full volume a search would read the descriptors of all. A group's
-//! bits change only under its mutex, so they never hide a free run. Reading them takes no lock.
+//! that order. Groups are unknown until a search reads them, except those that had nothing free
+//! when the volume was opened: on a full volume a search would read the descriptors of all. A
+//! group's bits change only under its mutex, so they never hide a free run. Reading them takes no
+//! lock.
 //!
 //! An index of one order does the same for free inodes.
 //!
@@ -90,8 +91,8 @@ impl Orders {
         }
     }
 
-    /// Returns whether `group` is known to have nothing free. Of a group that the index does not have
-    /// yet nothing is known.
+    /// Returns whether `group` is known to have nothing free. Of a group that the index does not
+    /// have yet nothing is known.
     pub(super) fn is_full(&self, group: u32) -> bool {
         group < self.groups.load(Acquire) && self.next(0, group, group.saturating_add(1)).is_none()
     }

@@ -42,8 +42,8 @@ impl GroupTable {
         self.count.fetch_max(count, Ordering::Release);
     }
 
-    /// Returns the state of a group, which `make` makes on first use; `None` if the volume has no such
-    /// group.
+    /// Returns the state of a group, which `make` makes on first use; `None` if the volume has no
+    /// such group.
     pub(super) fn get(&self, group: u32, make: impl FnOnce() -> Group) -> Option<&Mutex<Group>> {
         if group >= self.count.load(Ordering::Acquire) {
             return None;

@@ -11,6 +11,9 @@ use lanefs_format::htree::{self, DxKind, DxRootInfo, HtreeError};
 use lanefs_format::{Inode, InodeFlags};
 use lanefs_journal::Buffer;
 
+/// Bytes of a directory that a listing reads at once.
+const LISTED: u32 = 128 << 10;
+
 /// What a block of a directory is used as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
@@ -87,8 +90,35 @@ impl<'a> Dir<'a> {
 
     /// Returns block `lblk` as a block of entries.
     pub(super) fn leaf(&self, lblk: u32) -> Result<Buffer> {
+        self.leaf_among(lblk, Vec::new)
+    }
+
+    /// Returns a block of entries of a directory that is being listed: its neighbours are read with
+    /// it.
+    pub(super) fn listed_leaf(&self, lblk: u32) -> Result<Buffer> {
+        self.leaf_among(lblk, || self.window(lblk))
+    }
+
+    /// Reads block `lblk` of a directory that will be listed, and its neighbours, into the cache.
+    pub(super) fn read_around(&self, lblk: u32) -> Result<()> {
         let block = self.locate(lblk)?;
-        self.store.file_block(block, kind::DIR_BLOCK, |bytes| {
+        let owned = |block: &u64| self.store.check_data_range(*block, 1).is_ok();
+        let among = || self.window(lblk).into_iter().filter(owned).collect();
+        self.store.check_data_range(block, 1)?;
+        Ok(self.store.journal.read_among(block, among).map(drop)?)
+    }
+
+    /// Returns the places of the blocks that a listing reads with block `lblk`.
+    fn window(&self, lblk: u32) -> Vec<u64> {
+        let len = (LISTED / self.store.block_size.max(1)).max(1);
+        let start = lblk / len * len;
+        let window = start..start.saturating_add(len).min(self.blocks);
+        window.filter_map(|lblk| self.locate(lblk).ok()).collect()
+    }
+
+    fn leaf_among(&self, lblk: u32, among: impl FnOnce() -> Vec<u64>) -> Result<Buffer> {
+        let block = self.locate(lblk)?;
+        self.store.file_block_among(block, kind::DIR_BLOCK, among, |bytes| {
             dirent::verify_block(bytes, self.layout(), self.seed)
                 .map_err(|rule| self.bad_leaf(lblk, block, rule))
         })

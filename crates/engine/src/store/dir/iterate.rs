@@ -117,7 +117,7 @@ fn by_offset(dir: &Dir<'_>, cookie: u64, each: &mut Each<'_>) -> Result<ControlF
     let first = u32::try_from(cookie / block_size).unwrap_or(u32::MAX);
     for lblk in first..dir.blocks {
         let base = u64::from(lblk) * block_size;
-        let copy = dir.leaf(lblk)?.read().to_vec();
+        let copy = dir.listed_leaf(lblk)?.read().to_vec();
         // From the block's start: another entry may have grown over the place of the cookie.
         for entry in entries(&copy, dir.layout()).flatten() {
             if entry.inode == 0 || base + (entry.offset as u64) < cookie {
@@ -151,6 +151,7 @@ fn by_hash(dir: &Dir<'_>, cookie: u64, each: &mut Each<'_>) -> Result<ControlFlo
 }
 
 fn by_index(dir: &Dir<'_>, cookie: u64, each: &mut Each<'_>) -> Result<ControlFlow<()>> {
+    dir.read_around(0)?;
     let (root, info) = dir.root()?;
     let mut batch = Batch::new(dir.params().hasher.with_version(info.hash_version));
     for (ino, name, position) in [(info.own, &b"."[..], DOT), (info.parent, b"..", DOTDOT)] {
@@ -159,7 +160,7 @@ fn by_index(dir: &Dir<'_>, cookie: u64, each: &mut Each<'_>) -> Result<ControlFl
     }
     let mut path = IndexPath::to(dir, root, info, batch.hash_of(cookie))?;
     loop {
-        let copy = dir.leaf(path.leaf)?.read().to_vec();
+        let copy = dir.listed_leaf(path.leaf)?.read().to_vec();
         for entry in entries(&copy, dir.layout()).flatten().filter(|e| e.inode != 0) {
             let hash = batch.push(&entry);
             let (low, high) = (path.low & !1, path.high.unwrap_or(u32::MAX));
