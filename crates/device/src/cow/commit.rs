@@ -57,7 +57,7 @@ impl CowDevice {
             return Err(not_written(&*top));
         }
         if base.read_only() {
-            return Err(DeviceError::at_path(Op::Write, Path::new(name), EROFS, "is open for reading"));
+            return Err(DeviceError::at_path(Op::Open, Path::new(name), EROFS, "is open for reading"));
         }
         let before = BaseIdentity::read(base)?;
         let top = Top::open(top, before, name)?;
