@@ -4,8 +4,8 @@
 ///
 /// A device over another one writes only the methods in which it differs. A method that is not
 /// named has its default, as in every implementation: `measure`, `alignment`, `sector_size`,
-/// `atomic_write`, `owner`, `name`, `cached`, `mapped` and `is_private` say something of the device below only if
-/// they are named.
+/// `atomic_write`, `owner`, `name`, `cached`, `mapped` and `is_private` say something of
+/// the device below only if they are named.
 ///
 /// # Examples
 /// A device that counts its flushes:

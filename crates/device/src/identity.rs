@@ -1,9 +1,9 @@
 //! What tells one base of an overlay or a cache from another.
 //!
 //! Every program that writes to an ext4 volume changes its superblock (`s_wtime`, `s_mnt_count`,
-//! its checksum), and the superblock lies in the first 4096 bytes of the volume. So the size and the
-//! checksums of these bytes tell whether a base is the one that it was. Each sector of 512 bytes has
-//! its own checksum: a write that was cut leaves some of them old and some new.
+//! its checksum), and the superblock lies in the first 4096 bytes of the volume. So the size and
+//! checksums of these bytes tell whether a base is the one that it was. Each sector of 512 bytes
+//! has its own checksum: a write that was cut leaves some of them old and some new.
 //!
 //! Hazard: a program that changes blocks of a volume past its file system, such as `dd`, leaves
 //! the identity as it was.

@@ -168,7 +168,8 @@ pub fn absolute_name(name: &OsStr) -> io::Result<OsString> {
     Ok(join(&[real.as_os_str(), OsStr::from_bytes(part)]))
 }
 
-/// Returns a name, if it is read as the device that is meant: a folder may have `,top=` in its name.
+/// Returns a name, if it is read as the device that is meant: a folder may have `,top=` in its
+/// name.
 fn checked(name: OsString, meant: Medium<'_>) -> io::Result<OsString> {
     if parse_one(&name) == Ok(meant) {
         return Ok(name);

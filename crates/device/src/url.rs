@@ -150,8 +150,8 @@ impl<'a> VolumeUrl<'a> {
         Self::reaches_server(name) && !layers(name).any(is_overlay)
     }
 
-    /// Returns whether a volume of that name needs a server: as [`names_server`](Self::names_server)
-    /// does, and for overlays too.
+    /// Returns whether a volume of that name needs a server: as
+    /// [`names_server`](Self::names_server) does, and for overlays too.
     pub fn reaches_server(name: &OsStr) -> bool {
         let medium = innermost(name).as_bytes();
         is_nbd(medium) || is_rbd(medium)
@@ -376,8 +376,8 @@ fn part_of<D: BlockDevice + 'static>(
 
 /// Creates a volume of `size` zero bytes by its name, and replaces an existing one.
 ///
-/// A part of a file, a remote volume, and one below another device must exist and have at least `size` bytes. They keep
-/// their content.
+/// A part of a file, a remote volume, and one below another device must exist and have at
+/// least `size` bytes. They keep their content.
 ///
 /// # Errors
 /// The errors of [`open_url`] and [`FileOptions::create`]; a part or an export that is smaller

@@ -230,7 +230,8 @@ impl Store {
         self.file.metadata().map_or(0, |meta| meta.blocks() * 512)
     }
 
-    /// Gives space back if the file takes more than it may. Threads that find another at work go on.
+    /// Gives space back if the file takes more than it may. A thread that finds another at work
+    /// goes on.
     pub(super) fn evict(&self) {
         if self.stored.load(Ordering::Relaxed) < UNCHECKED.min(self.limit / 8) {
             return;

@@ -26,8 +26,8 @@ const BLOCKS: u64 = WORDS as u64 * 64;
 pub(super) struct Map {
     blocks: u64,
     units: Box<[MapUnit]>,
-    /// Counts changes. Locked while one is made: a thread that sees a bit and then flushes must find
-    /// its unit dirty and its change counted.
+    /// Counts changes. Locked while one is made: a thread that sees a bit and then flushes must
+    /// find its unit dirty and its change counted.
     changes: Mutex<u64>,
 }
 

@@ -221,8 +221,8 @@ impl Flushing {
     }
 }
 
-/// Returns whether a top whose header cannot be read was cut while it was made: it has the room, and
-/// zeros where nothing is written before the first header is durable.
+/// Returns whether a top whose header cannot be read was cut while it was made: it has the room,
+/// and zeros where nothing is written before the first header is durable.
 fn was_being_made(device: &dyn BlockDevice, blocks: u64, size: u64) -> Result<bool> {
     if device.size() < size {
         return Ok(false);
@@ -238,8 +238,8 @@ fn was_being_made(device: &dyn BlockDevice, blocks: u64, size: u64) -> Result<bo
     Ok(true)
 }
 
-/// Checks that a top is one of this base. While a commit changes the base, each of its first sectors
-/// is as it was before or as it will be.
+/// Checks that a top is one of this base. While a commit changes the base, each of its first
+/// sectors is as it was before or as it will be.
 fn check_base(device: &dyn BlockDevice, header: &Header, base: &BaseIdentity, name: &str) -> Result<()> {
     let is_same = match header.is_committing {
         false => header.base == *base,
