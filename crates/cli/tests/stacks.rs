@@ -57,6 +57,16 @@ fn an_overlay_is_changed_and_committed() {
     }
 }
 
+#[test]
+fn a_top_whose_path_would_be_read_as_a_base_is_refused() {
+    let image = Image::new();
+    image.ok(["mkdir", "overlay:base=v.img,top=mine.top:/d"]);
+    fs::rename(image.beside("mine.top"), image.beside("a,top=mine.top")).unwrap();
+    let out = image.lanefs(["commit", "a,top=mine.top"]).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(!out.status.success() && said.contains("has ',top=' in it"), "{said}");
+}
+
 /// A thousand sandboxes start from one image of a server: what a first look reads of it.
 #[test]
 fn the_first_ls_of_a_large_remote_image_reads_little() {

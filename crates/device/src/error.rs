@@ -80,7 +80,8 @@ impl fmt::Display for DeviceError {
             write!(f, " of {len} bytes at byte {offset}")?;
         }
         if let Some(device) = device {
-            write!(f, " of {}", device.display())?;
+            let device = crate::without_password(device.as_os_str());
+            write!(f, " of {}", Path::new(&device).display())?;
         }
         write!(f, ": {source}")
     }
@@ -147,7 +148,8 @@ struct Refused {
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path.display(), self.reason)
+        let path = crate::without_password(self.path.as_os_str());
+        write!(f, "{}: {}", Path::new(&path).display(), self.reason)
     }
 }
 

@@ -67,6 +67,7 @@ pub struct FileOptions {
     pub(crate) io_uring: IoUring,
     pub(crate) confined: bool,
     pub(crate) unlocked: bool,
+    pub(crate) keeps_content: bool,
     pub(crate) window: Option<Range<u64>>,
 }
 
@@ -111,6 +112,13 @@ impl FileOptions {
     /// changes nothing meanwhile. A device for writing always takes the lock.
     pub fn unlocked(mut self, yes: bool) -> Self {
         self.unlocked = yes;
+        self
+    }
+
+    /// Sets whether `create` refuses a file that has content (EEXIST). This is looked at under the
+    /// lock: two processes may find no file, or an empty one, at the same time.
+    pub(crate) fn keeps_content(mut self, yes: bool) -> Self {
+        self.keeps_content = yes;
         self
     }
 

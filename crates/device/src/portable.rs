@@ -107,6 +107,9 @@ impl FileOptions {
         if !(self.unlocked && self.read_only) {
             lock(path, &file, self.read_only)?;
         }
+        if size.is_some() && self.keeps_content && file.metadata().map_err(explain)?.len() > 0 {
+            return refuse(EEXIST, "exists already");
+        }
         if let Some(size) = size {
             // First to the new size, which the file system may refuse: its content is kept then.
             [size, 0, size].into_iter().try_for_each(|len| file.set_len(len)).map_err(explain)?;

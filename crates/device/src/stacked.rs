@@ -68,14 +68,23 @@ fn parse_one(name: &OsStr) -> Result<Medium<'_>, String> {
     }
     let mut rest = bytes.strip_prefix(CACHED).unwrap_or_default();
     let (mut dir, mut size) = (None, None);
+    // From the end on. What is there twice, or is no size in front of a folder, belongs to the
+    // device below.
     loop {
         match (last(rest, b",dir="), last(rest, b",size=")) {
-            (Some(at), other) if dir.is_none() && other.is_none_or(|other| other < at) => {
+            (Some(at), other) if other.is_none_or(|other| other < at) => {
+                if dir.is_some() {
+                    break;
+                }
                 dir = Some(&rest[at + b",dir=".len()..]);
                 rest = &rest[..at];
             }
             (_, Some(at)) if size.is_none() => {
-                let value = parse_size(&rest[at + b",size=".len()..]).filter(|size| *size >= 1 << 20);
+                let value = parse_size(&rest[at + b",size=".len()..]);
+                if value.is_none() && dir.is_some() {
+                    break;
+                }
+                let value = value.filter(|size| *size >= 1 << 20);
                 size = Some(value.ok_or("needs a size of 1M or more: size=10G")?);
                 rest = &rest[..at];
             }
@@ -134,19 +143,22 @@ pub fn absolute_name(name: &OsStr) -> io::Result<OsString> {
     }
     let join = |parts: &[&OsStr]| parts.iter().copied().collect::<OsString>();
     if is_stacked(bytes) {
-        return Ok(match parse(name) {
+        return match parse(name) {
             Ok(Medium::Overlay { base, top }) => {
                 let base = absolute_name(base)?;
                 let top = top.canonicalize().or_else(|_| std::path::absolute(top))?;
-                join(&["overlay:base=".as_ref(), &base, ",top=".as_ref(), top.as_os_str()])
+                let all = join(&["overlay:base=".as_ref(), &base, ",top=".as_ref(), top.as_os_str()]);
+                checked(all, Medium::Overlay { base: &base, top: &top })
             }
             Ok(Medium::Cached { below, dir, size }) => {
                 let (below, dir) = (absolute_name(below)?, std::path::absolute(dir)?);
-                let size = format!(",size={size}");
-                join(&["cached:".as_ref(), &below, ",dir=".as_ref(), dir.as_os_str(), size.as_ref()])
+                let bound = format!(",size={size}");
+                let all =
+                    join(&["cached:".as_ref(), &below, ",dir=".as_ref(), dir.as_os_str(), bound.as_ref()]);
+                checked(all, Medium::Cached { below: &below, dir: &dir, size })
             }
-            _ => name.into(),
-        });
+            _ => Ok(name.into()),
+        };
     }
     let Some(path) = VolumeUrl::parse(name).ok().and_then(|url| url.path()) else { return Ok(name.into()) };
     let Ok(real) = path.canonicalize() else { return Ok(name.into()) };
@@ -154,6 +166,16 @@ pub fn absolute_name(name: &OsStr) -> io::Result<OsString> {
     let behind = bytes.strip_prefix(b"pmem:").unwrap_or(bytes);
     let part = behind.strip_prefix(path.as_os_str().as_bytes()).unwrap_or_default();
     Ok(join(&[real.as_os_str(), OsStr::from_bytes(part)]))
+}
+
+/// Returns a name, if it is read as the device that is meant: a folder may have `,top=` in its
+/// name.
+fn checked(name: OsString, meant: Medium<'_>) -> io::Result<OsString> {
+    if parse_one(&name) == Ok(meant) {
+        return Ok(name);
+    }
+    let why = "the path of a folder or file has ',top=', ',dir=' or ',size=' in it";
+    Err(io::Error::new(io::ErrorKind::InvalidInput, why))
 }
 
 #[cfg(test)]
@@ -180,6 +202,10 @@ mod tests {
             ("cached:nbd://h/e,size=2G,dir=/c", cached("nbd://h/e", "/c", 2 << 30)),
             ("cached:a,b,dir=/c,d,size=1M", cached("a,b", "/c,d", 1 << 20)),
             ("cached:cached:a,dir=b,dir=c", cached("cached:a,dir=b", "c", 10 << 30)),
+            ("cached:cached:a,size=2G,dir=b,dir=c", cached("cached:a,size=2G,dir=b", "c", 10 << 30)),
+            ("cached:cached:a,dir=b,size=2G,dir=c,size=3G", cached("cached:a,dir=b,size=2G", "c", 3 << 30)),
+            ("cached:a,size=x,dir=c", cached("a,size=x", "c", 10 << 30)),
+            ("cached:a,size=1G,size=2G,dir=c", cached("a,size=1G", "c", 2 << 30)),
         ] {
             assert_eq!(parse(name), Ok(medium), "{name}");
         }
@@ -213,6 +239,9 @@ mod tests {
         ] {
             assert_eq!(absolute_name(name.as_ref()).unwrap(), OsString::from(want));
         }
+        // A file whose name would be read as another one.
+        let meant = Medium::Overlay { base: "a".as_ref(), top: "/b,top=/c".as_ref() };
+        assert!(checked("overlay:base=a,top=/b,top=/c".into(), meant).is_err());
         assert_eq!(innermost("overlay:base=cached:a,dir=b,top=c".as_ref()), "a");
         assert_eq!(innermost("a".as_ref()), "a");
     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 ///
 /// No program may have the base open, for reading either. A commit that was cut can be repeated:
 /// until it has succeeded, the overlay has all that it had. Other overlays of the base are refused
-/// from then on.
+/// from then on: by the superblock, which every overlay that was mounted or changed has anew.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The overlay, overlay:base=URL,top=FILE; or the FILE alone, for the base that it was made on
@@ -42,6 +42,10 @@ impl Args {
             Medium::File(top) => (CowDevice::base_of(top).map_err(device)?.into(), top),
             _ => return Err(Failure::cannot("commit", shown, Cause::text("is no overlay"))),
         };
+        if top.as_os_str().as_encoded_bytes().windows(5).any(|part| part == b",top=") {
+            let why = "its path has ',top=' in it: rename the file, or its folder";
+            return Err(Failure::cannot("commit", shown, Cause::text(why)));
+        }
         let above = mmp_place(&overlay_name(&base, top))?;
         // First the file: a program that uses the overlay has it alone.
         let file: Arc<dyn BlockDevice> = Arc::new(FileOptions::new().open(top).map_err(device)?);

@@ -8,23 +8,31 @@
 //! Invariants:
 //! - A block is given out only if the checksum of its entry is that of its bytes and its number.
 //! - A cache that a writer has is marked in its header, durably, before the first write. Only a
-//!   writer that flushed the base and closed takes the mark off. A marked cache is emptied by the
-//!   next opener.
+//!   writer that flushed the base and closed takes the mark off, and only if the size and the first
+//!   bytes of the base are as this process knows them: another host may have taken the volume from
+//!   it. A marked cache is emptied by the next opener.
+//! - A block that was written is never given out as it was before. If its entry cannot be cleared,
+//!   this device uses its cache no more.
 //! - Readers share a cache; a writer has it alone. A reader that may not have it reads the base.
 //!
 //! Hazard: a block that was read before a write of it ended must not be stored behind the write.
 //! Each write counts the versions of its pieces when it has ended, and a piece whose version has
 //! changed since it was asked for is not stored.
 
+mod head;
 mod open;
 mod pieces;
 mod store;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod two_users;
 
 use crate::block_device::check_range;
+use crate::identity::BaseIdentity;
 use crate::{AlignedBuf, BlockDevice, Cached, Op, ReadOp, RepeatGuard, Result, WriteOp};
-use pieces::{Piece, Pieces, Versions};
+use head::KnownHead;
+use pieces::{Piece, Pieces, STRIPES, Versions};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,8 +54,11 @@ pub struct CachedDevice {
     name: String,
     versions: Versions,
     read_only: bool,
+    head: KnownHead,
     /// A write or flush has failed: what the base holds is not known.
     has_failed: AtomicBool,
+    /// An entry could not be cleared: the cache is neither read nor filled any more.
+    is_off: AtomicBool,
 }
 
 /// A read whose blocks were looked for in the cache.
@@ -61,9 +72,18 @@ struct Looked<'a, 'b> {
 }
 
 impl CachedDevice {
-    fn new(base: Arc<dyn BlockDevice>, store: Store, name: String) -> Self {
+    fn new(base: Arc<dyn BlockDevice>, store: Store, head: KnownHead, name: String) -> Self {
         let read_only = base.read_only();
-        Self { base, store, name, versions: Versions::default(), read_only, has_failed: false.into() }
+        Self {
+            base,
+            store,
+            name,
+            versions: Versions::default(),
+            read_only,
+            head,
+            has_failed: false.into(),
+            is_off: false.into(),
+        }
     }
 
     /// Returns the bytes of this host that the cache takes.
@@ -104,24 +124,54 @@ impl CachedDevice {
     /// Stores a piece, unless one of its blocks was written since it was asked for.
     fn keep(&self, piece: &Piece) {
         self.versions.if_unchanged(piece.number, piece.version, || {
+            if self.is_off.load(Ordering::Acquire) {
+                return;
+            }
             self.store.write(piece.number * (PIECE / BLOCK), &piece.bytes);
         });
     }
 
     /// Forgets a range that has been written, or may have been.
     fn forget(&self, offset: u64, len: u64) {
-        if len == 0 {
+        // A range that the base refuses was not written.
+        if len == 0 || check_range(Op::Write, self.size(), offset, len).is_err() {
             return;
         }
-        let pieces = offset / PIECE..(offset + len).div_ceil(PIECE);
-        for number in pieces {
-            let start = (number * PIECE).max(offset);
-            let end = ((number + 1) * PIECE).min(offset + len);
-            let forget = || self.store.forget(blocks_of(start, end - start));
-            if self.versions.change(number, forget).is_err() {
-                self.has_failed.store(true, Ordering::Relaxed);
-            }
+        let mut pieces = offset / PIECE..(offset + len).div_ceil(PIECE);
+        let forget = || self.store.forget(blocks_of(offset, len));
+        let done = match pieces.end - pieces.start {
+            1 => self.versions.change(pieces.start, forget),
+            // As many as there are versions, and perhaps all of a volume.
+            n if n >= STRIPES as u64 => self.versions.change_all(forget),
+            _ => pieces.try_for_each(|number| {
+                let start = (number * PIECE).max(offset);
+                let end = ((number + 1) * PIECE).min(offset + len);
+                self.versions.change(number, || self.store.forget(blocks_of(start, end - start)))
+            }),
+        };
+        if done.is_err() {
+            self.is_off.store(true, Ordering::Release);
         }
+    }
+
+    /// Notes writes, and whether they have succeeded.
+    fn wrote(&self, done: Result<()>, ops: &[WriteOp<'_>]) -> Result<()> {
+        if done.is_ok() {
+            self.head.write(ops);
+        }
+        ops.iter().for_each(|op| self.forget(op.offset, op.len()));
+        self.told(done)
+    }
+
+    /// Returns the identity of the base for the next opener, `None` if what the cache holds may not
+    /// be what the base holds.
+    fn closed_with(&self) -> Option<BaseIdentity> {
+        let is_lost = self.has_failed.load(Ordering::Relaxed) || self.is_off.load(Ordering::Acquire);
+        if is_lost || self.base.flush().is_err() {
+            return None;
+        }
+        let now = BaseIdentity::read(&*self.base).ok()?;
+        (self.head.identity() == Some(now)).then_some(now)
     }
 
     /// Notes a failure of a change.
@@ -170,6 +220,9 @@ impl BlockDevice for CachedDevice {
         for op in ops.iter() {
             check_range(Op::Read, self.size(), op.offset, op.buf.len() as u64)?;
         }
+        if self.is_off.load(Ordering::Acquire) {
+            return self.base.read_batch(ops);
+        }
         let mut looked: Vec<_> =
             ops.iter_mut().filter(|op| !op.buf.is_empty()).map(|op| self.look(op)).collect();
         self.fetch(&mut looked)?;
@@ -182,23 +235,26 @@ impl BlockDevice for CachedDevice {
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         let done = self.base.write_at(data, offset);
-        self.forget(offset, data.len() as u64);
-        self.told(done)
+        self.wrote(done, &[WriteOp { offset, data: &[data] }])
     }
 
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {
         let done = self.base.write_batch(ops);
-        ops.iter().for_each(|op| self.forget(op.offset, op.len()));
-        self.told(done)
+        self.wrote(done, ops)
     }
 
     fn write_shared(&self, data: &[u8], offset: u64) -> Result<()> {
         let done = self.base.write_shared(data, offset);
-        self.forget(offset, data.len() as u64);
-        self.told(done)
+        self.wrote(done, &[WriteOp { offset, data: &[data] }])
     }
 
+    /// The guard is set when this host has claimed the volume. What was read before is kept only if
+    /// no other host can have written since.
     fn guard_repeats(&self, guard: RepeatGuard) {
+        let now = BaseIdentity::read(&*self.base).ok();
+        if self.head.is_unclosed() || now.is_none() || now != self.head.identity() {
+            self.forget(0, self.size());
+        }
         self.base.guard_repeats(guard);
     }
 
@@ -207,24 +263,30 @@ impl BlockDevice for CachedDevice {
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        let done = self.base.discard(offset, len);
+        let done = self.told(self.base.discard(offset, len));
+        self.head.lose(offset, len);
         self.forget(offset, len);
-        self.told(done)
+        done
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
-        let done = self.base.write_zeroes(offset, len);
+        let done = self.told(self.base.write_zeroes(offset, len));
+        if done.is_ok() {
+            self.head.zero(offset, len);
+        }
         self.forget(offset, len);
-        self.told(done)
+        done
     }
 }
 
 impl Drop for CachedDevice {
     /// Keeps the cache for the next opener, if it is known what the base holds.
     fn drop(&mut self) {
-        if !self.read_only && !self.has_failed.load(Ordering::Relaxed) && self.base.flush().is_ok() {
+        if !self.read_only
+            && let Some(identity) = self.closed_with()
+        {
             // A cache that stays marked is emptied when it is opened.
-            let _ = self.store.close(&*self.base);
+            let _ = self.store.close(&identity);
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::{AlignedBuf, ReadOp};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Pieces that share a version.
-const STRIPES: usize = 64;
+pub(super) const STRIPES: usize = 64;
 
 /// The versions of all pieces: a write changes that of its pieces when it has ended.
 #[derive(Debug)]
@@ -31,6 +31,13 @@ impl Versions {
     pub(super) fn change<T>(&self, piece: u64, work: impl FnOnce() -> T) -> T {
         let mut version = self.lock(piece);
         *version += 1;
+        work()
+    }
+
+    /// Changes the versions of all pieces, as [`change`](Self::change) does that of one.
+    pub(super) fn change_all<T>(&self, work: impl FnOnce() -> T) -> T {
+        let mut all: Vec<_> = (0..STRIPES as u64).map(|piece| self.lock(piece)).collect();
+        all.iter_mut().for_each(|version| **version += 1);
         work()
     }
 

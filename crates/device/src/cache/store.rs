@@ -16,7 +16,7 @@ use super::{BLOCK, blocks_of};
 use crate::checksum::checksum;
 use crate::errno::EFBIG;
 use crate::identity::BaseIdentity;
-use crate::{BlockDevice, DeviceError, Op, Result};
+use crate::{DeviceError, Op, Result};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use std::fs::File;
 use std::io;
@@ -28,11 +28,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const MAGIC: [u8; 8] = *b"LANEFSCA";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEADER: usize = 4096;
 const ENTRY_LEN: u64 = 8;
 /// What is evicted at once, in bytes.
 const REGION: u64 = 1 << 20;
+/// Bytes of entries that are cleared by one write; for more, a hole is made.
+const ZEROS: usize = 64 << 10;
 /// Bytes that are stored before the allocation is looked at again.
 const UNCHECKED: u64 = 1 << 20;
 
@@ -69,7 +71,7 @@ fn encode(identity: &BaseIdentity, is_written: bool) -> [u8; HEADER] {
         &VERSION.to_le_bytes(),
         &u32::from(is_written).to_le_bytes(),
         &identity.size.to_le_bytes(),
-        &identity.sum.to_le_bytes(),
+        &identity.sums_bytes(),
         &identity.uuid,
     ];
     let fields = fields.concat();
@@ -77,6 +79,13 @@ fn encode(identity: &BaseIdentity, is_written: bool) -> [u8; HEADER] {
     let sum = crc32c::crc32c(&bytes[..HEADER - 4]);
     bytes[HEADER - 4..].copy_from_slice(&sum.to_le_bytes());
     bytes
+}
+
+/// Returns whether a file has the mark of a writer.
+pub(super) fn is_marked(file: &File) -> bool {
+    let mut bytes = [0; 16];
+    let marked = [&MAGIC[..], &VERSION.to_le_bytes(), &1u32.to_le_bytes()].concat();
+    file.read_exact_at(&mut bytes, 0).is_ok() && bytes[..] == marked
 }
 
 fn data_of(blocks: u64) -> u64 {
@@ -137,12 +146,11 @@ impl Store {
         self.file.sync_data()
     }
 
-    /// Takes the mark of a writer off: the base is flushed.
-    pub(super) fn close(&self, base: &dyn BlockDevice) -> Result<()> {
-        let failed = |e| DeviceError::new(Op::Flush, 0, 0, e);
-        self.file.sync_data().map_err(failed)?;
-        let header = encode(&BaseIdentity::read(base)?, false);
-        self.file.write_all_at(&header, 0).and_then(|()| self.file.sync_data()).map_err(failed)
+    /// Takes the mark of a writer off: the base is flushed, and is the one of this identity.
+    pub(super) fn close(&self, identity: &BaseIdentity) -> io::Result<()> {
+        self.file.sync_data()?;
+        self.file.write_all_at(&encode(identity, false), 0)?;
+        self.file.sync_data()
     }
 
     /// Fills `buf` with the blocks from `first` on, and returns those that the cache has not.
@@ -197,9 +205,22 @@ impl Store {
 
     /// Forgets blocks.
     pub(super) fn forget(&self, blocks: Range<u64>) -> io::Result<()> {
-        let end = blocks.end.min(self.blocks);
-        let zeros = vec![0; (end.saturating_sub(blocks.start) * ENTRY_LEN) as usize];
-        self.file.write_all_at(&zeros, HEADER as u64 + blocks.start * ENTRY_LEN)
+        let mut at = HEADER as u64 + blocks.start * ENTRY_LEN;
+        let end = HEADER as u64 + blocks.end.min(self.blocks) * ENTRY_LEN;
+        let len = end.saturating_sub(at);
+        if len > ZEROS as u64 {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            if fallocate(&self.file, flags, at, len).is_ok() {
+                return Ok(());
+            }
+        }
+        let zeros = vec![0; len.min(ZEROS as u64) as usize];
+        while at < end {
+            let n = (end - at).min(zeros.len() as u64);
+            self.file.write_all_at(&zeros[..n as usize], at)?;
+            at += n;
+        }
+        Ok(())
     }
 
     /// Returns the bytes that the file takes.
@@ -207,8 +228,8 @@ impl Store {
         self.file.metadata().map_or(0, |meta| meta.blocks() * 512)
     }
 
-    /// Gives space back if the file takes more than it may. Threads that find another at work go
-    /// on.
+    /// Gives space back if the file takes more than it may. A thread that finds another at work
+    /// goes on.
     pub(super) fn evict(&self) {
         if self.stored.load(Ordering::Relaxed) < UNCHECKED.min(self.limit / 8) {
             return;

@@ -13,9 +13,9 @@
 
 use super::top::{Top, read_header};
 use super::{BLOCK, CowDevice, refused};
-use crate::errno::EINVAL;
+use crate::errno::{EINVAL, EROFS};
 use crate::identity::BaseIdentity;
-use crate::{AlignedBuf, BlockDevice, FileOptions, Result, WriteOp};
+use crate::{AlignedBuf, BlockDevice, DeviceError, FileOptions, Op, Result, WriteOp};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -41,11 +41,12 @@ impl CowDevice {
     /// written. `keep` are bytes of the base that stay as they are.
     ///
     /// A cut at any moment leaves a top whose overlay reads as before; the commit can be repeated.
-    /// Other tops of the base are refused from then on.
+    /// Other tops of the base are refused from then on if its first 4096 bytes have changed, as
+    /// every mount of an ext4 volume for writing changes them.
     ///
     /// # Errors
-    /// The errors of [`CowDevice::new`]; a top that was never written (EINVAL); those of the two
-    /// devices. The top is then as it was.
+    /// The errors of [`CowDevice::new`]; a top that was never written (EINVAL); a base for reading
+    /// (EROFS); those of the two devices. The top then has all that it had.
     pub fn commit(
         base: &dyn BlockDevice,
         top: Arc<dyn BlockDevice>,
@@ -55,23 +56,29 @@ impl CowDevice {
         if read_header(&*top)?.is_none() {
             return Err(not_written(&*top));
         }
-        let top = Top::open(top, BaseIdentity::read(base)?, name)?;
-        let mut after = BaseIdentity::read(base)?;
-        if top.map.has(0) {
-            // As the base will be.
-            let size = base.size().min(BLOCK) as usize;
-            let mut head = AlignedBuf::zeroed(size);
-            top.device.read_at(&mut head, top.place(0))?;
-            after = BaseIdentity::of(base.size(), &head);
+        if base.read_only() {
+            return Err(DeviceError::at_path(Op::Open, Path::new(name), EROFS, "is open for reading"));
         }
+        let before = BaseIdentity::read(base)?;
+        let top = Top::open(top, before, name)?;
+        let after = identity_after(&top, base, keep.as_ref())?;
+        let mut was_committing = false;
         top.change_header(|header| {
-            header.is_committing = true;
-            header.after = after.uuid;
+            was_committing = std::mem::replace(&mut header.is_committing, true);
+            // After a cut the base is a mixture: from here on between that and what will be.
+            (header.base, header.after) = (before, after);
         })?;
-        let mut written = 0;
+        let mut written = None;
         for run in top.map.runs() {
-            written += copy_run(&top, base, run, keep.as_ref())?;
+            if let Err(e) = copy_run(&top, base, run, keep.as_ref(), &mut written) {
+                if written.is_none() && !was_committing {
+                    // The base is as it was. A failure here leaves the mark, which does no harm.
+                    let _ = top.change_header(|header| header.is_committing = false);
+                }
+                return Err(e);
+            }
         }
+        let written = written.unwrap_or(0);
         base.flush()?;
         let now = BaseIdentity::read(base)?;
         top.change_header(|header| {
@@ -88,26 +95,48 @@ impl CowDevice {
     }
 }
 
-fn not_written(top: &dyn BlockDevice) -> crate::DeviceError {
+fn not_written(top: &dyn BlockDevice) -> DeviceError {
     refused(top, EINVAL, "is no top of an overlay: it holds zeros")
 }
 
-/// Copies a run of blocks. Blocks of zeros take no space in a base that is sparse.
-fn copy_run(top: &Top, base: &dyn BlockDevice, run: Range<u64>, keep: Option<&Range<u64>>) -> Result<u64> {
+/// Returns the identity that the base will have.
+fn identity_after(top: &Top, base: &dyn BlockDevice, keep: Option<&Range<u64>>) -> Result<BaseIdentity> {
+    let mut head = AlignedBuf::zeroed(base.size().min(BLOCK) as usize);
+    base.read_shared(&mut head, 0)?;
+    if top.map.has(0) {
+        let mut above = AlignedBuf::zeroed(head.len());
+        top.device.read_at(&mut above, top.place(0))?;
+        for part in without(0..head.len() as u64, keep).into_iter().filter(|part| !part.is_empty()) {
+            let part = part.start as usize..part.end as usize;
+            head[part.clone()].copy_from_slice(&above[part]);
+        }
+    }
+    Ok(BaseIdentity::of(base.size(), &head))
+}
+
+/// Copies a run of blocks. Blocks of zeros take no space in a base that is sparse. `written` counts
+/// the bytes; it is `None` until the base is written.
+fn copy_run(
+    top: &Top,
+    base: &dyn BlockDevice,
+    run: Range<u64>,
+    keep: Option<&Range<u64>>,
+    written: &mut Option<u64>,
+) -> Result<()> {
     let (mut at, end) = (run.start * BLOCK, (run.end * BLOCK).min(base.size()));
     let mut buf = AlignedBuf::zeroed((end - at).min(PIECE) as usize);
-    let mut written = 0;
     while at < end {
         let piece = &mut buf[..(end - at).min(PIECE) as usize];
         top.device.read_at(piece, top.place(at))?;
         for part in without(at..at + piece.len() as u64, keep).into_iter().filter(|part| !part.is_empty()) {
             let bytes = &piece[(part.start - at) as usize..(part.end - at) as usize];
+            let before = *written.get_or_insert(0);
             write(base, bytes, part.start)?;
-            written += part.end - part.start;
+            *written = Some(before + part.end - part.start);
         }
         at += piece.len() as u64;
     }
-    Ok(written)
+    Ok(())
 }
 
 /// Writes bytes to the base, runs of blocks with and without content each at once.

@@ -3,10 +3,10 @@
 
 use super::UNIT;
 use crate::AlignedBuf;
-use crate::identity::BaseIdentity;
+use crate::identity::{BaseIdentity, HEAD_SUMS};
 
 const MAGIC: [u8; 8] = *b"LANEFSOV";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Where the checksum is, and what it covers from there on.
 const SUM: usize = 12;
 const SUMMED: usize = SUM + 4;
@@ -22,10 +22,10 @@ pub(super) struct Header {
     pub(super) epoch: u64,
     /// A commit has begun, and the base may have a part of what the top has.
     pub(super) is_committing: bool,
-    /// The UUID that the base has behind the commit that has begun.
-    pub(super) after: [u8; 16],
-    /// The base that the top belongs to.
+    /// The base that the top belongs to; as it was when the commit began.
     pub(super) base: BaseIdentity,
+    /// The base as it is behind the commit that has begun.
+    pub(super) after: BaseIdentity,
     /// The name of the base, as a process in any directory finds it; empty if it is too long.
     pub(super) name: String,
 }
@@ -58,9 +58,10 @@ impl Header {
         put(&(UNIT as u32).to_le_bytes());
         put(&u32::from(self.is_committing).to_le_bytes());
         put(&self.base.size.to_le_bytes());
-        put(&self.base.sum.to_le_bytes());
-        put(&self.base.uuid);
-        put(&self.after);
+        for base in [&self.base, &self.after] {
+            put(&base.sums_bytes());
+            put(&base.uuid);
+        }
         put(&(name.len() as u32).to_le_bytes());
         put(name);
         let sum = crc32c::crc32c(&bytes[SUMMED..]);
@@ -91,8 +92,12 @@ impl Header {
             1 => true,
             _ => return None,
         };
-        let base = BaseIdentity { size: fields.u64()?, sum: fields.u64()?, uuid: fields.take()? };
-        let after = fields.take()?;
+        let size = fields.u64()?;
+        let mut identity = || {
+            let sums = BaseIdentity::sums_of(&fields.take::<HEAD_SUMS>()?);
+            Some(BaseIdentity { size, sums, uuid: fields.take()? })
+        };
+        let (base, after) = (identity()?, identity()?);
         let len = usize::try_from(fields.u32()?).ok()?;
         let name = fields.0.get(..len).filter(|_| len <= LONGEST_NAME)?;
         let name = std::str::from_utf8(name).ok()?.to_owned();
@@ -102,8 +107,8 @@ impl Header {
             generation,
             epoch,
             is_committing,
-            after,
             base,
+            after,
             name,
         })
     }
@@ -134,13 +139,13 @@ mod tests {
     use proptest::prelude::*;
 
     fn header() -> Header {
-        let base = BaseIdentity { size: 1 << 30, sum: 77, uuid: [3; 16] };
+        let base = BaseIdentity { size: 1 << 30, sums: [77; 8], uuid: [3; 16] };
         Header {
             generation: 5,
             epoch: 2,
             is_committing: true,
-            after: [4; 16],
             base,
+            after: BaseIdentity { sums: [78; 8], ..base },
             name: "nbd://h/e@2".into(),
         }
     }
@@ -168,7 +173,7 @@ mod tests {
         fn hostile_fields(fields in prop::collection::vec(any::<u8>(), UNIT - SUMMED), len in any::<u32>()) {
             let mut bytes = header().encode();
             bytes[SUMMED..].copy_from_slice(&fields);
-            bytes[88..92].copy_from_slice(&len.to_le_bytes());
+            bytes[208..212].copy_from_slice(&len.to_le_bytes());
             let sum = crc32c::crc32c(&bytes[SUMMED..]);
             bytes[SUM..SUMMED].copy_from_slice(&sum.to_le_bytes());
             let _ = Header::parse(&bytes);

@@ -28,6 +28,7 @@ use crate::errno::EROFS;
 use crate::identity::BaseIdentity;
 use crate::{AlignedBuf, BlockDevice, Cached, DeviceError, Op, ReadOp, Result, WriteOp};
 use map::blocks_of;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use top::Top;
@@ -76,6 +77,14 @@ pub struct CowDevice {
 fn refused(top: &dyn BlockDevice, errno: i32, why: impl Into<String>) -> DeviceError {
     let name = top.name().unwrap_or_else(|| "the top of the overlay".into());
     DeviceError::at_path(Op::Open, Path::new(&name), errno, why)
+}
+
+/// Returns whether the top has the first of some blocks, and the end of the run of blocks for which
+/// this is so. Another thread may add blocks meanwhile, so no block is asked for twice.
+fn first_run(blocks: Range<u64>, has: impl Fn(u64) -> bool) -> (bool, u64) {
+    let is_above = has(blocks.start);
+    let end = (blocks.start + 1..blocks.end).find(|block| has(*block) != is_above);
+    (is_above, end.unwrap_or(blocks.end))
 }
 
 impl CowDevice {
@@ -157,8 +166,7 @@ impl CowDevice {
             let (mut offset, mut buf) = (op.offset, &mut *op.buf);
             while !buf.is_empty() {
                 let blocks = blocks_of(offset, buf.len() as u64);
-                let is_above = self.has(blocks.start);
-                let end = blocks.clone().find(|block| self.has(*block) != is_above).unwrap_or(blocks.end);
+                let (is_above, end) = first_run(blocks, |block| self.has(block));
                 let n = (end * BLOCK - offset).min(buf.len() as u64);
                 let (piece, rest) = buf.split_at_mut(n as usize);
                 match self.top.as_ref().filter(|_| is_above) {

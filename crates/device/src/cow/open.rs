@@ -2,7 +2,7 @@
 
 use super::top::Top;
 use super::{CowDevice, refused};
-use crate::errno::{EFBIG, ENOENT};
+use crate::errno::{EEXIST, EFBIG, ENOENT};
 use crate::identity::BaseIdentity;
 use crate::url::open_url;
 use crate::{BlockDevice, FileDevice, FileOptions, Result};
@@ -33,17 +33,24 @@ impl CowDevice {
 
 /// Opens the file of a top, or makes it. `None` for a reader if there is none.
 fn open_top(path: &Path, base: &Arc<dyn BlockDevice>, options: &FileOptions) -> Result<Option<FileDevice>> {
-    // An empty file is a new one, as mktemp(1) makes it.
-    let is_empty = path.metadata().is_ok_and(|meta| meta.is_file() && meta.len() == 0);
-    if !is_empty {
-        match options.open(path) {
-            Err(e) if e.errno() == ENOENT => {}
-            opened => return opened.map(Some),
+    let is_empty = || path.metadata().is_ok_and(|meta| meta.is_file() && meta.len() == 0);
+    let too_large = || refused(&**base, EFBIG, "is too large for an overlay");
+    let size = CowDevice::top_size(base.size()).ok_or_else(too_large)?;
+    loop {
+        // An empty file is a new one, as mktemp(1) makes it.
+        if !is_empty() {
+            match options.open(path) {
+                Err(e) if e.errno() == ENOENT => {}
+                opened => return opened.map(Some),
+            }
+        }
+        if options.read_only {
+            return Ok(None);
+        }
+        match options.clone().keeps_content(true).create(path, size) {
+            // Another process has made it meanwhile.
+            Err(e) if e.errno() == EEXIST => {}
+            made => return made.map(Some),
         }
     }
-    if options.read_only {
-        return Ok(None);
-    }
-    let too_large = || refused(&**base, EFBIG, "is too large for an overlay");
-    options.create(path, CowDevice::top_size(base.size()).ok_or_else(too_large)?).map(Some)
 }

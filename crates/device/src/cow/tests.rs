@@ -1,9 +1,13 @@
 //! The overlay against a model, and hostile tops.
 
-use super::{BLOCK, CowDevice};
-use crate::{BlockDevice, FileOptions, MemDevice, ReadOp, WriteOp, create_url, errno, open_url};
+use super::top::read_header;
+use super::{BLOCK, CowDevice, first_run};
+use crate::{BlockDevice, FileOptions, MemDevice, Op, ReadOp, WriteOp, create_url, errno, open_url};
 use proptest::prelude::*;
+use std::cell::Cell;
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Blocks of the base, and bytes of a part of one.
 const SIZE: usize = 37 * BLOCK as usize + 512;
@@ -210,4 +214,154 @@ fn threads_share_a_block() {
     assert!(
         seen[..37 * BLOCK as usize].chunks(512).enumerate().all(|(i, part)| part == [(i % 8) as u8; 512])
     );
+}
+
+/// A block that another thread writes between two looks at the map.
+#[test]
+fn no_block_is_looked_at_twice() {
+    let looks = Cell::new(0);
+    let has = |_| looks.replace(looks.get() + 1) > 0;
+    assert_eq!(first_run(5..6, has), (false, 6));
+    assert_eq!(first_run(5..9, |block| block < 7), (true, 7));
+    assert_eq!(first_run(5..9, |_| true), (true, 9));
+}
+
+/// A device whose writes, or whose reads from a byte on, fail after so many.
+#[derive(Debug)]
+struct Failing {
+    below: Arc<MemDevice>,
+    writes: AtomicUsize,
+    reads_until: u64,
+}
+
+impl Failing {
+    fn new(below: &Arc<MemDevice>, writes: usize) -> Self {
+        Self { below: below.clone(), writes: writes.into(), reads_until: u64::MAX }
+    }
+}
+
+impl BlockDevice for Failing {
+    crate::forward_to!(below: size read_only flush discard);
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> crate::Result<()> {
+        match offset + buf.len() as u64 <= self.reads_until {
+            true => self.below.read_at(buf, offset),
+            false => Err(crate::DeviceError::out_of_range(Op::Read, offset, buf.len() as u64, 0)),
+        }
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> crate::Result<()> {
+        let left = self.writes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+        match left {
+            Ok(_) => self.below.write_at(data, offset),
+            Err(_) => Err(crate::DeviceError::out_of_range(Op::Write, offset, data.len() as u64, 0)),
+        }
+    }
+}
+
+/// A base, and a top that has its blocks 0 and 9.
+fn changed() -> (Arc<MemDevice>, Arc<MemDevice>) {
+    let (below, above) = (base(), top());
+    let device = CowDevice::new(below.clone(), above.clone(), "base").unwrap();
+    device.write_at(&[1; 2000], 100).unwrap();
+    device.write_at(&[2; 100], 9 * BLOCK).unwrap();
+    device.flush().unwrap();
+    (below, above)
+}
+
+#[test]
+fn a_commit_that_was_cut_goes_on_with_its_base_alone() {
+    for writes in 0..2 {
+        let (below, above) = changed();
+        let want = read_all(&CowDevice::new(below.clone(), above.clone(), "base").unwrap());
+        let old = below.to_bytes();
+        CowDevice::commit(&Failing::new(&below, writes), above.clone(), "base", None).unwrap_err();
+        // As a cut leaves the first block: some of its sectors are new, and the others old.
+        for sector in (0..8).step_by(3) {
+            below.write_at(&old[sector * 512..][..512], sector as u64 * 512).unwrap();
+        }
+        let device = CowDevice::new(below.clone(), above.clone(), "base").unwrap();
+        assert!(read_all(&device) == want);
+        // Of the same UUID, size and content but for a byte.
+        below.write_at(&[77], 3000).unwrap();
+        for done in [
+            CowDevice::new(below.clone(), above.clone(), "base").map(|_| ()),
+            CowDevice::commit(&*below, above.clone(), "base", None).map(|_| ()),
+        ] {
+            assert_eq!(done.unwrap_err().errno(), errno::ESTALE, "{writes}");
+        }
+        below.write_at(&old[3000..3001], 3000).unwrap();
+        // The first block changes once more, and the next commit is cut too.
+        device.write_at(&[3; 512], 1024).unwrap();
+        device.flush().unwrap();
+        let want = read_all(&device);
+        CowDevice::commit(&Failing::new(&below, writes), above.clone(), "base", None).unwrap_err();
+        assert!(read_all(&CowDevice::new(below.clone(), above.clone(), "base").unwrap()) == want);
+        CowDevice::commit(&*below, above, "base", None).unwrap();
+        assert!(below.to_bytes() == want);
+    }
+}
+
+#[test]
+fn a_commit_that_wrote_nothing_leaves_no_mark() {
+    let (below, above) = (base(), top());
+    let device = CowDevice::new(below.clone(), above.clone(), "base").unwrap();
+    device.write_at(&[2; 100], 9 * BLOCK).unwrap();
+    device.flush().unwrap();
+    // Header and map can be read, and the blocks cannot.
+    let reads_until = above.size() - SIZE.next_multiple_of(BLOCK as usize) as u64;
+    let cut = Failing { below: above.clone(), writes: 99.into(), reads_until };
+    CowDevice::commit(&*below, Arc::new(cut), "base", None).unwrap_err();
+    let is_committing = || read_header(&*above).unwrap().unwrap().is_committing;
+    assert!(!is_committing());
+    CowDevice::commit(&Failing::new(&below, 0), above.clone(), "base", None).unwrap_err();
+    assert!(is_committing(), "a write that fails may have written");
+}
+
+#[test]
+fn a_new_top_has_nothing_of_an_older_one() {
+    let (below, above) = changed();
+    above.write_at(&[0; 8192], 0).unwrap();
+    let device = CowDevice::new(below.clone(), above.clone(), "base").unwrap();
+    assert_eq!(device.own_bytes(), 0);
+    drop(device);
+    let device = CowDevice::new(below.clone(), above, "base").unwrap();
+    assert!(device.own_bytes() == 0 && read_all(&device) == below.to_bytes());
+}
+
+#[test]
+fn a_top_whose_first_header_was_cut_is_new() {
+    // On a file of its size, and on a larger device that was used before.
+    for more in [0, 1 << 20] {
+        let size = CowDevice::top_size(SIZE as u64).unwrap() as usize;
+        let bytes = [vec![0; 8192], vec![7; size - 8192 + more]].concat();
+        let above = Arc::new(MemDevice::from_bytes(bytes));
+        drop(CowDevice::new(base(), above.clone(), "base").unwrap());
+        above.write_at(&[0; 500], 4096 + 20).unwrap();
+        let device = CowDevice::new(base(), above, "base").unwrap();
+        assert!(device.own_bytes() == 0 && read_all(&device) == base().to_bytes());
+    }
+}
+
+/// Two processes make the same top, and the other one is faster.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_top_that_another_process_made_meanwhile_is_kept() {
+    fn make(path: &Path) {
+        let device = CowDevice::open("mem:1M".as_ref(), path, &FileOptions::new()).unwrap();
+        device.write_at(b"theirs", 5000).unwrap();
+        device.flush().unwrap();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["none", "empty"] {
+        let path = dir.path().join(name);
+        if name == "empty" {
+            std::fs::write(&path, b"").unwrap();
+        }
+        crate::file::at_next_lock(make);
+        let device = CowDevice::open("mem:1M".as_ref(), &path, &FileOptions::new()).unwrap();
+        let mut seen = [0; 6];
+        device.read_at(&mut seen, 5000).unwrap();
+        assert_eq!(&seen, b"theirs", "{name}");
+    }
 }

@@ -103,8 +103,8 @@ impl Top {
             generation: 0,
             epoch: 1,
             is_committing: false,
-            after: [0; 16],
             base,
+            after: base,
             name: name.to_owned(),
         });
         let flushing = Mutex::new(Flushing { header, has_failed: false });
@@ -113,6 +113,7 @@ impl Top {
         if !is_new {
             top.load_map(units_of(blocks))?;
         } else if !top.device.read_only() {
+            top.clear_map()?;
             top.change_header(|_| {})?;
         }
         top.durable.store(top.map.changes(), Ordering::Relaxed);
@@ -136,6 +137,25 @@ impl Top {
             number += n;
         }
         Ok(())
+    }
+
+    /// Makes the map of a new top zeros, durably: a file that is used again may have units that are
+    /// valid.
+    fn clear_map(&self) -> Result<()> {
+        let mut bytes = AlignedBuf::zeroed((self.data - SLOTS * UNIT as u64).min(READ) as usize);
+        let mut at = SLOTS * UNIT as u64;
+        while at < self.data {
+            let n = (self.data - at).min(READ);
+            let piece = &mut bytes[..n as usize];
+            // A hole stays one.
+            self.device.read_at(piece, at)?;
+            if piece.iter().any(|byte| *byte != 0) {
+                piece.fill(0);
+                self.device.write_at(piece, at)?;
+            }
+            at += n;
+        }
+        self.device.flush()
     }
 
     /// Returns where a byte of the base is, if the top has its block.
@@ -201,10 +221,10 @@ impl Flushing {
     }
 }
 
-/// Returns whether a top whose header cannot be read was cut while it was made: it has the right
-/// size, and zeros where nothing is written before the first header is durable.
+/// Returns whether a top whose header cannot be read was cut while it was made: it has the room,
+/// and zeros where nothing is written before the first header is durable.
 fn was_being_made(device: &dyn BlockDevice, blocks: u64, size: u64) -> Result<bool> {
-    if device.size() != size {
+    if device.size() < size {
         return Ok(false);
     }
     let unit = UNIT as u64;
@@ -218,15 +238,12 @@ fn was_being_made(device: &dyn BlockDevice, blocks: u64, size: u64) -> Result<bo
     Ok(true)
 }
 
-/// Checks that a top is one of this base. While a commit changes the base, its size and its UUID
-/// tell.
+/// Checks that a top is one of this base. While a commit changes the base, each of its first
+/// sectors is as it was before or as it will be.
 fn check_base(device: &dyn BlockDevice, header: &Header, base: &BaseIdentity, name: &str) -> Result<()> {
     let is_same = match header.is_committing {
         false => header.base == *base,
-        true => {
-            let uuids = [header.base.uuid, header.after];
-            header.base.size == base.size && uuids.contains(&base.uuid)
-        }
+        true => header.base.may_become(&header.after, base),
     };
     if is_same {
         return Ok(());

@@ -26,6 +26,8 @@ mod ring;
 mod shared;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::at_next_lock;
 mod vectored;
 
 pub(crate) use lock::backing;

@@ -74,6 +74,11 @@ impl FileOptions {
                 break (file, kind, is_new);
             }
         };
+        let len = file.metadata().map_err(|e| explain(path, e))?.len();
+        if (self.keeps_content || !over) && kind == Kind::Regular && len > 0 {
+            // Another opener had the lock before.
+            return Err(explain(path, io::Error::from_raw_os_error(libc::EEXIST)));
+        }
         // `file` has the lock for as long as it is open, whatever becomes of the device.
         let made = file.try_clone().map_err(|e| explain(path, e));
         let made = made.and_then(|device| self.take_size(path, device, kind, size));

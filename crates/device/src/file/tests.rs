@@ -23,6 +23,11 @@ thread_local! {
     static BEFORE_LOCK: Cell<Option<fn(&Path)>> = const { Cell::new(None) };
 }
 
+/// Sets what another opener does between this thread's next open of a file and its lock.
+pub(crate) fn at_next_lock(act: fn(&Path)) {
+    BEFORE_LOCK.set(Some(act));
+}
+
 /// Notes whether another opener is refused. A lock that a reader gets is none.
 pub(super) fn note_removal(path: &Path) {
     LOCKED_AT_REMOVAL.set(Some(lock::is_locked(&File::open(path).unwrap())));

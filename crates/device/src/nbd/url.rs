@@ -5,6 +5,7 @@
 //! is between `/` and `?` is percent-decoded, and so are values of parameters.
 
 use crate::parameters::{add_range, decode, each_parameter, seconds};
+use crate::stacked::is_stacked;
 use std::ffi::OsStr;
 use std::fmt;
 use std::path::PathBuf;
@@ -113,15 +114,16 @@ impl NbdUrl {
                 "has a user: lanefs knows certificates (tls-certificates=DIR), and no passwords".into()
             );
         }
+        let address = match unix {
+            true if authority.is_empty() => NbdAddress::Unix(PathBuf::new()),
+            true => return Err("has a host: nbd+unix:///EXPORT?socket=PATH has none".into()),
+            // First: what a message shows of the rest may be a password without a host.
+            false => parse_host(authority)?,
+        };
         let export = path.map(decode).transpose()?;
         if export.as_ref().is_some_and(|name| name.len() > LONGEST) {
             return Err(format!("the name of the export is longer than {LONGEST} bytes"));
         }
-        let address = match unix {
-            true if authority.is_empty() => NbdAddress::Unix(PathBuf::new()),
-            true => return Err("has a host: nbd+unix:///EXPORT?socket=PATH has none".into()),
-            false => parse_host(authority)?,
-        };
         let mut parsed = Self {
             address,
             export,
@@ -208,9 +210,13 @@ pub fn without_password(name: &OsStr) -> std::borrow::Cow<'_, OsStr> {
     }
 }
 
-/// Returns a URL without its password, `None` for a name that has none.
+/// Returns a name without the password of a URL, `None` if it has none. The URL may be that of a
+/// device under others: behind `overlay:base=` or `cached:`.
 fn masked(text: &str) -> Option<String> {
-    let (scheme, rest) = text.split_once("://")?;
+    let (before, rest) = text.split_once("://")?;
+    let is_above = |c: char| matches!(c, '=' | ':');
+    let is_stacked = is_stacked(before.as_bytes());
+    let scheme = if is_stacked { before.rsplit(is_above).next()? } else { before };
     if !is_nbd(format!("{}://", scheme.to_ascii_lowercase()).as_bytes()) {
         return None;
     }
@@ -221,11 +227,14 @@ fn masked(text: &str) -> Option<String> {
         Some(at) => authority[..at].find(':')?,
         // `HOST:PORT` and `[ADDRESS]`: the `@` is in the path, or begins a partition.
         None if authority.starts_with('[') => return None,
-        None => {
-            authority.find(':').filter(|colon| !authority[colon + 1..].bytes().all(|b| b.is_ascii_digit()))?
-        }
+        // Of a stacked name, what belongs to the device above may follow.
+        None => authority.find(':').filter(|colon| {
+            let port = &authority[colon + 1..];
+            let port = if is_stacked { port.split(',').next().unwrap_or(port) } else { port };
+            !port.bytes().all(|b| b.is_ascii_digit())
+        })?,
     };
-    Some(format!("{scheme}://{}:***{}", &rest[..colon], &rest[last..]))
+    Some(format!("{before}://{}:***{}", &rest[..colon], &rest[last..]))
 }
 
 fn parse_host(authority: &str) -> Result<NbdAddress, String> {
@@ -248,6 +257,7 @@ fn parse_host(authority: &str) -> Result<NbdAddress, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn tcp(host: &str, port: u16) -> NbdAddress {
         NbdAddress::Tcp { host: host.into(), port }
@@ -319,6 +329,35 @@ mod tests {
         }
     }
 
+    proptest! {
+        /// No message of a failed open has the password of a URL, however it is stacked.
+        #[test]
+        fn no_message_has_a_password(
+            scheme in "nbd|nbds|nbd\\+unix|NBD",
+            user in "[a-z]{0,3}",
+            head in "[a-z][a-z/?#@:=,%&.]{0,5}",
+            tail in "[a-z/?#@:=,%&.0-9]{0,5}",
+            behind in "|/|/e|/e@2|/e\\?timeout=1",
+            stack in 0..5usize,
+        ) {
+            let url = format!("{scheme}://{user}:{head}secret{tail}@h.invalid{behind}");
+            let name = match stack {
+                0 => url,
+                1 => format!("overlay:base={url},top=/none/t"),
+                2 => format!("cached:{url},dir=/none/d,size=1G"),
+                3 => format!("overlay:base=cached:{url},dir=/none/d,top=/none/a@b"),
+                _ => format!("overlay:base={url}"),
+            };
+            let options = crate::FileOptions::new();
+            let opened = crate::open_url(&name, &options).map(|_| ());
+            let created = crate::create_url(&name, 1 << 20, &options).map(|_| ());
+            for done in [opened, created] {
+                let said = done.unwrap_err().to_string();
+                prop_assert!(!said.contains("secret"), "{name}: {said}");
+            }
+        }
+    }
+
     #[test]
     fn passwords_are_not_shown() {
         for (name, shown) in [
@@ -337,6 +376,14 @@ mod tests {
             ("nbd+unix:///x?socket=/a:b@c", "nbd+unix:///x?socket=/a:b@c"),
             ("nbd://h:1/x@2", "nbd://h:1/x@2"),
             ("file:a@b", "file:a@b"),
+            ("overlay:base=nbd://u:pw@h/e,top=t", "overlay:base=nbd://u:***@h/e,top=t"),
+            (
+                "overlay:base=cached:NBDS://u:p,w@h/e,dir=d,top=t",
+                "overlay:base=cached:NBDS://u:***@h/e,dir=d,top=t",
+            ),
+            ("cached:nbd://h:7/e@2,dir=d", "cached:nbd://h:7/e@2,dir=d"),
+            ("cached:nbd://h:7,dir=/a@b", "cached:nbd://h:7,dir=/a@b"),
+            ("cached:disk,dir=/a:b@c", "cached:disk,dir=/a:b@c"),
         ] {
             assert_eq!(without_password(OsStr::new(name)), OsStr::new(shown));
         }
