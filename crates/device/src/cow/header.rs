@@ -37,7 +37,7 @@ pub(super) enum Slot {
     Zeros,
     /// It is torn, or no header at all.
     Invalid(&'static str),
-    Valid(Header),
+    Valid(Box<Header>),
 }
 
 impl Header {
@@ -81,7 +81,8 @@ impl Header {
             (Some(MAGIC), ..) => return Slot::Invalid("is of a version that is not known here"),
             _ => return Slot::Invalid("has no header of an overlay"),
         }
-        Self::parse_fields(fields).map_or(Slot::Invalid("has a header with impossible values"), Slot::Valid)
+        let header = Self::parse_fields(fields).map(Box::new);
+        header.map_or(Slot::Invalid("has a header with impossible values"), Slot::Valid)
     }
 
     fn parse_fields(mut fields: Fields<'_>) -> Option<Self> {
@@ -152,10 +153,13 @@ mod tests {
 
     #[test]
     fn a_header_is_read_as_it_was_written() {
-        assert_eq!(Header::parse(&header().encode()), Slot::Valid(header()));
+        assert_eq!(Header::parse(&header().encode()), Slot::Valid(header().into()));
         assert_eq!(Header::parse(&[0; UNIT]), Slot::Zeros);
         let long = Header { name: "x".repeat(5000), ..header() };
-        assert_eq!(Header::parse(&long.encode()), Slot::Valid(Header { name: String::new(), ..header() }));
+        assert_eq!(
+            Header::parse(&long.encode()),
+            Slot::Valid(Header { name: String::new(), ..header() }.into())
+        );
     }
 
     proptest! {

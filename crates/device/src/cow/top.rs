@@ -69,8 +69,10 @@ pub(super) fn read_header(device: &dyn BlockDevice) -> Result<Option<Header>> {
     let (first, second) = bytes.split_at(UNIT);
     match (Header::parse(first), Header::parse(second)) {
         (Slot::Zeros, Slot::Zeros) => Ok(None),
-        (Slot::Valid(first), Slot::Valid(second)) if second.generation > first.generation => Ok(Some(second)),
-        (Slot::Valid(header), _) | (_, Slot::Valid(header)) => Ok(Some(header)),
+        (Slot::Valid(first), Slot::Valid(second)) if second.generation > first.generation => {
+            Ok(Some(*second))
+        }
+        (Slot::Valid(header), _) | (_, Slot::Valid(header)) => Ok(Some(*header)),
         (Slot::Invalid(why), _) | (_, Slot::Invalid(why)) => {
             refuse(EUCLEAN, format!("is no top of an overlay, or is damaged: it {why}"))
         }
