@@ -194,7 +194,7 @@ fn wrong_words_are_told_in_a_line() {
     fails(
         &run(&["--simulate", "tape"]),
         1,
-        "there is no simulated device 'tape'; there are nvme, cloud, disk, none",
+        "there is no simulated device 'tape'; there are nvme, cloud, rbd, disk, none",
     );
     fails(&run(&["--volume", "nowhere"]), 1, "no folder and no block device");
 }
