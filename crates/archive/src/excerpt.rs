@@ -54,6 +54,8 @@ impl Excerpt {
     /// The file cannot be read, or has become shorter.
     pub(crate) fn read(&self, from: u64, mut buf: &mut [u8]) -> io::Result<()> {
         match self {
+            // `from` may lie behind the end: in the zeros of a block.
+            _ if buf.is_empty() => {}
             Self::Memory(bytes, whole) => {
                 let from = whole.start + from as usize;
                 buf.copy_from_slice(&bytes[from..from + buf.len()]);
@@ -61,11 +63,12 @@ impl Excerpt {
             Self::File(file, whole) => {
                 let mut at = whole.start + from;
                 while !buf.is_empty() {
-                    let n = read_at(file, buf, at)?;
-                    if n == 0 {
-                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    match read_at(file, buf, at) {
+                        Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                        Ok(n) => (at, buf) = (at + n as u64, &mut buf[n..]),
+                        Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                        Err(e) => return Err(e),
                     }
-                    (at, buf) = (at + n as u64, &mut buf[n..]);
                 }
             }
         }

@@ -172,6 +172,7 @@ fn volumes() {
     hold("lanefs mmp show", &protections, &["name_bytes", "damage"]);
     let mut infos = vec![image.ok(["info", "--json", "v.img"]), image.ok(["info", "--json", "mmp.img"])];
     infos.push(image.ok(["info", "--json", "--groups", "new.img"]));
+    infos.push(image.ok(["info", "--json", "overlay:base=mmp.img,top=mmp.top"]));
     let unseen = ["mmp.damage", "name_bytes", "unreadable[]", "unwritable[]", "group_list[].damage"];
     hold("lanefs info", &infos, &unseen);
     hold("lanefs info, of a disk", &[image.ok(["info", "--json", "d.raw"])], &["name_bytes"]);

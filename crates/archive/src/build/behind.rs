@@ -20,8 +20,10 @@ use std::thread::JoinHandle;
 
 /// Bytes of a write to the device below, at most.
 const CHUNK: usize = 1 << 20;
-/// Bytes of memory, and writes, that are queued.
+/// Bytes of memory, bytes to be written, and writes that are queued: what is left when a caller
+/// ends the build is written before it ends.
 const QUEUED: usize = 8 << 20;
+const AHEAD: u64 = 64 << 20;
 const CHUNKS: usize = 1024;
 /// Buffers that are kept for the next writes.
 const SPARE: usize = 8;
@@ -52,6 +54,8 @@ struct WriteQueue {
     writing: Option<(u64, u64)>,
     /// Bytes of memory of the queue.
     bytes: usize,
+    /// Bytes that it writes.
+    ahead: u64,
     spare: Vec<Vec<u8>>,
     /// The first failure: its number, what failed, the place and the length.
     failed: Option<(i32, Op, u64, u64)>,
@@ -110,7 +114,7 @@ impl WriteQueue {
     }
 
     fn is_full(&self) -> bool {
-        self.bytes >= QUEUED || self.queue.len() >= CHUNKS
+        self.bytes >= QUEUED || self.ahead >= AHEAD || self.queue.len() >= CHUNKS
     }
 
     /// Returns whether queued writes have bytes of a range.
@@ -138,6 +142,7 @@ impl WriteQueue {
             }
         };
         self.bytes += n;
+        self.ahead += n as u64;
         n
     }
 
@@ -149,6 +154,7 @@ impl WriteQueue {
             None => true,
         }) {
             self.bytes -= next.memory();
+            self.ahead -= next.end() - next.offset;
             len += next.end() - next.offset;
             run.push(next);
         }
@@ -292,6 +298,7 @@ impl Sink for WriteBehind {
         self.shared.queue(|state| {
             let chunk = Chunk { offset, content };
             state.bytes += chunk.memory();
+            state.ahead += chunk.end() - chunk.offset;
             state.queue.push_back(chunk);
         })
     }
@@ -427,6 +434,34 @@ mod tests {
         assert!(seen == want);
         behind.flush().unwrap();
         assert!(below.to_bytes() == want);
+    }
+
+    /// A write of the thread ends in the zeros behind an excerpt, and the next one begins there.
+    #[test]
+    fn zeros_behind_an_excerpt_may_be_cut() {
+        let below = Arc::new(MemDevice::new(4 << 20));
+        let behind = WriteBehind::new(below.clone()).unwrap();
+        // All is queued before the thread takes any of it.
+        let state = behind.shared.lock();
+        let later = std::thread::scope(|scope| {
+            let later = scope.spawn(|| {
+                behind.write_at(&vec![7; CHUNK - 1024], 1024)?;
+                behind.put(Excerpt::from(vec![5; 50]), 4046, CHUNK as u64)
+            });
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            drop(state);
+            later.join().unwrap()
+        });
+        later.unwrap();
+        behind.flush().unwrap();
+        let seen = below.to_bytes();
+        assert!(seen[1024..CHUNK].iter().all(|byte| *byte == 7));
+        assert_eq!(seen[CHUNK..CHUNK + 50], [5; 50]);
+        assert_eq!(seen[CHUNK + 50..CHUNK + 4096], [0; 4046]);
+        let chunk = Chunk { offset: 0, content: Content::Excerpt(Excerpt::from(vec![5; 50]), 4046) };
+        let mut zeros = [1; 8];
+        chunk.read(1024, &mut zeros).unwrap();
+        assert_eq!(zeros, [0; 8]);
     }
 
     /// What follows an excerpt that cannot be read does not reach the device: a map of its blocks.

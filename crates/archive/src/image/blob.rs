@@ -4,7 +4,6 @@ use super::digest::Digest;
 use super::plain::{PlainArchive, RangeReader};
 use crate::compress::{self, READ_AHEAD};
 use crate::content::{self, Content};
-use crate::excerpt::read_at;
 use crate::{Action, Cause, Error, Place};
 use std::fs::File;
 #[cfg(unix)]
@@ -138,8 +137,8 @@ impl Layer {
         };
         let mut head = [0; 8];
         let want = archive.len.min(8) as usize;
-        let read = read_at(&archive.file, &mut head[..want], archive.at)?;
-        let packed = matches!(content::of_head(&head[..read]), Some(Content::Compressed(_)));
+        archive.excerpt(0..want as u64).read(0, &mut head[..want])?;
+        let packed = matches!(content::of_head(&head[..want]), Some(Content::Compressed(_)));
         Ok((!packed).then_some(archive))
     }
 

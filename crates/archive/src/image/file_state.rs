@@ -13,6 +13,9 @@ pub(crate) struct FileState {
     modified: Option<SystemTime>,
     #[cfg(unix)]
     identity: (u64, u64),
+    /// No program can set it back.
+    #[cfg(unix)]
+    changed: (i64, i64),
 }
 
 impl FileState {
@@ -24,6 +27,11 @@ impl FileState {
             identity: {
                 use std::os::unix::fs::MetadataExt;
                 (meta.dev(), meta.ino())
+            },
+            #[cfg(unix)]
+            changed: {
+                use std::os::unix::fs::MetadataExt;
+                (meta.ctime(), meta.ctime_nsec())
             },
         }
     }

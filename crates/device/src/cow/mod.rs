@@ -30,7 +30,7 @@ use crate::{AlignedBuf, BlockDevice, Cached, DeviceError, Op, ReadOp, Result, Wr
 use map::blocks_of;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use top::Top;
 
 /// The unit of copying, in bytes.
@@ -69,8 +69,9 @@ pub struct CowDevice {
     top: Option<Top>,
     name: Option<String>,
     size: u64,
-    /// Held while a block is copied: two threads may write different bytes of it.
-    copying: Mutex<()>,
+    /// Exclusive while a block is copied: two threads may write different bytes of it. Shared while
+    /// a block is written whole for the first time, which a copy must not undo.
+    copying: RwLock<()>,
 }
 
 /// Returns the refusal of a top, which its message names.
@@ -103,7 +104,7 @@ impl CowDevice {
     /// devices.
     pub fn new(base: Arc<dyn BlockDevice>, top: Arc<dyn BlockDevice>, name: &str) -> Result<Self> {
         let top = Top::open(top, BaseIdentity::read(&*base)?, name)?;
-        Ok(Self { size: base.size(), base, top: Some(top), name: None, copying: Mutex::default() })
+        Ok(Self { size: base.size(), base, top: Some(top), name: None, copying: RwLock::default() })
     }
 
     /// Returns how many bytes the top has of its own.
@@ -144,9 +145,19 @@ impl CowDevice {
         Ok(())
     }
 
+    /// Returns the lock for writes of these blocks, if the top has not all of them.
+    fn first_writes(
+        &self,
+        top: &Top,
+        mut blocks: impl Iterator<Item = u64>,
+    ) -> Option<RwLockReadGuard<'_, ()>> {
+        let is_first = blocks.any(|block| !top.map.has(block));
+        is_first.then(|| self.copying.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Copies a block from the base to the top.
     fn copy(&self, top: &Top, block: u64) -> Result<()> {
-        let _copying = self.copying.lock().unwrap_or_else(PoisonError::into_inner);
+        let _copying = self.copying.write().unwrap_or_else(PoisonError::into_inner);
         if top.map.has(block) {
             return Ok(());
         }
@@ -272,6 +283,7 @@ impl BlockDevice for CowDevice {
             moved.push(WriteOp { offset: top.place(op.offset), data: op.data });
         }
         let Some(top) = &self.top else { return Ok(()) };
+        let _first = self.first_writes(top, ops.iter().flat_map(|op| blocks_of(op.offset, op.len())));
         top.device.write_batch(&moved)?;
         ops.iter().for_each(|op| Self::add(top, op.offset, op.len()));
         Ok(())
@@ -312,6 +324,7 @@ impl BlockDevice for CowDevice {
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
         let top = self.writable(Op::Write, offset, len)?;
         self.copy_edges(top, offset, len)?;
+        let _first = self.first_writes(top, blocks_of(offset, len));
         top.device.write_zeroes(top.place(offset), len)?;
         Self::add(top, offset, len);
         Ok(())

@@ -8,7 +8,7 @@ use crate::url::open_url;
 use crate::{BlockDevice, FileDevice, FileOptions, Result};
 use std::ffi::OsStr;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, RwLock};
 
 impl CowDevice {
     /// Opens the overlay of a base, by its name, and a top, by its path. The base is opened for
@@ -27,7 +27,7 @@ impl CowDevice {
         let top = file.map(|file| Top::open(Arc::new(file), identity, &base_name)).transpose()?;
         let shown = top.as_ref().and_then(|top| top.device.name()).unwrap_or_default();
         let name = Some(format!("overlay:base={base_name},top={shown}"));
-        Ok(Self { size: below.size(), base: below, top, name, copying: Mutex::default() })
+        Ok(Self { size: below.size(), base: below, top, name, copying: RwLock::default() })
     }
 }
 

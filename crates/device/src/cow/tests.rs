@@ -6,8 +6,10 @@ use crate::{BlockDevice, FileOptions, MemDevice, Op, ReadOp, WriteOp, create_url
 use proptest::prelude::*;
 use std::cell::Cell;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Blocks of the base, and bytes of a part of one.
 const SIZE: usize = 37 * BLOCK as usize + 512;
@@ -364,4 +366,42 @@ fn a_top_that_another_process_made_meanwhile_is_kept() {
         device.read_at(&mut seen, 5000).unwrap();
         assert_eq!(&seen, b"theirs", "{name}");
     }
+}
+
+/// A base that stops between the read of its bytes and the return, the first time.
+#[derive(Debug)]
+struct SlowBase {
+    below: Arc<MemDevice>,
+    stop: Mutex<Option<(Sender<()>, Receiver<()>)>>,
+}
+
+impl BlockDevice for SlowBase {
+    crate::forward_to!(below: size read_only read_batch write_at flush discard write_zeroes);
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> crate::Result<()> {
+        self.below.read_at(buf, offset)?;
+        let stop = self.stop.lock().unwrap().take_if(|_| offset == 5 * BLOCK);
+        if let Some((here, go)) = stop {
+            here.send(()).unwrap();
+            go.recv_timeout(Duration::from_millis(100)).unwrap_err();
+        }
+        Ok(())
+    }
+}
+
+/// One thread has read the base's bytes of a block, to write some others; another writes it whole.
+#[test]
+fn a_copy_does_not_undo_a_write() {
+    let (here, stopped) = channel();
+    let (_go, go) = channel();
+    let slow = SlowBase { below: base(), stop: Mutex::new(Some((here, go))) };
+    let overlay = CowDevice::new(Arc::new(slow), top(), "base").unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| overlay.write_at(&[7; 512], 5 * BLOCK).unwrap());
+        stopped.recv().unwrap();
+        overlay.write_at(&[8; BLOCK as usize], 5 * BLOCK).unwrap();
+    });
+    let mut seen = vec![0; BLOCK as usize - 512];
+    overlay.read_at(&mut seen, 5 * BLOCK + 512).unwrap();
+    assert!(seen.iter().all(|byte| *byte == 8), "the base's bytes over a write that was acknowledged");
 }

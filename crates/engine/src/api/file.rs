@@ -224,7 +224,8 @@ impl File {
     /// content: that of deleted files too.
     ///
     /// # Errors
-    /// Those of [`write_at`](Self::write_at) and of `write`: a part may have been written.
+    /// Those of [`write_at`](Self::write_at) and of `write`: a part may have been written. A later
+    /// sync does not tell of a failure of `write`.
     ///
     /// ```
     /// use lanefs::device::{BlockDevice, MemDevice};

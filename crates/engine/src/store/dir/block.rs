@@ -13,6 +13,9 @@ use lanefs_journal::Buffer;
 
 /// Bytes of a directory that a listing reads at once.
 const LISTED: u32 = 128 << 10;
+/// Bytes of the largest directory that a listing by hash reads so: of a larger one, the cache would
+/// drop neighbours before their turn comes.
+const LISTED_BY_HASH: u64 = 16 << 20;
 
 /// What a block of a directory is used as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,6 +100,15 @@ impl<'a> Dir<'a> {
     /// it.
     pub(super) fn listed_leaf(&self, lblk: u32) -> Result<Buffer> {
         self.leaf_among(lblk, || self.window(lblk))
+    }
+
+    /// Returns a block of entries as [`listed_leaf`](Self::listed_leaf) does, for a listing whose
+    /// next block is anywhere.
+    pub(super) fn listed_leaf_by_hash(&self, lblk: u32) -> Result<Buffer> {
+        match u64::from(self.blocks) * u64::from(self.store.block_size) <= LISTED_BY_HASH {
+            true => self.listed_leaf(lblk),
+            false => self.leaf(lblk),
+        }
     }
 
     /// Reads block `lblk` of a directory that will be listed, and its neighbours, into the cache.

@@ -160,7 +160,7 @@ fn by_index(dir: &Dir<'_>, cookie: u64, each: &mut Each<'_>) -> Result<ControlFl
     }
     let mut path = IndexPath::to(dir, root, info, batch.hash_of(cookie))?;
     loop {
-        let copy = dir.listed_leaf(path.leaf)?.read().to_vec();
+        let copy = dir.listed_leaf_by_hash(path.leaf)?.read().to_vec();
         for entry in entries(&copy, dir.layout()).flatten().filter(|e| e.inode != 0) {
             let hash = batch.push(&entry);
             let (low, high) = (path.low & !1, path.high.unwrap_or(u32::MAX));
