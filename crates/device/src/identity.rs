@@ -19,19 +19,8 @@ const SECTORS: usize = 8;
 /// Bytes of the checksums.
 pub(crate) const HEAD_SUMS: usize = SECTORS * 8;
 /// `s_magic` and `s_uuid` on a volume.
-const MAGIC: (usize, [u8; 2]) = (1024 + 0x38, [0x53, 0xef]);
+pub(crate) const MAGIC: (usize, [u8; 2]) = (1024 + 0x38, [0x53, 0xef]);
 const UUID: usize = 1024 + 0x68;
-
-/// Bytes of a superblock: `s_state` with its bit for a volume that was closed, and
-/// `s_feature_incompat` with that for a journal to be recovered.
-const STATE: (usize, u8) = (1024 + 0x3a, 1);
-const INCOMPAT: (usize, u8) = (1024 + 0x60, 4);
-
-/// Returns whether `head` begins an ext4 volume that is open for writing, or was not closed.
-pub(crate) fn is_unclosed(head: &[u8]) -> bool {
-    let has = |(at, bit): (usize, u8)| head.get(at).is_some_and(|byte| byte & bit != 0);
-    head.get(MAGIC.0..MAGIC.0 + 2) == Some(&MAGIC.1) && (!has(STATE) || has(INCOMPAT))
-}
 
 /// The identity of the device below an overlay or a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

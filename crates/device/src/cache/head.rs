@@ -1,9 +1,20 @@
 //! The first bytes of the base as this process knows them: as they were at the open, with its own
 //! writes since. A base whose first bytes are others has been changed by another host.
 
-use crate::identity::{BaseIdentity, HEAD, is_unclosed};
+use crate::identity::{BaseIdentity, HEAD, MAGIC};
 use crate::{AlignedBuf, BlockDevice, Result, WriteOp};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Bytes of a superblock: `s_state` with its bit for a volume that was closed, and
+/// `s_feature_incompat` with that for a journal to be recovered.
+const STATE: (usize, u8) = (1024 + 0x3a, 1);
+const INCOMPAT: (usize, u8) = (1024 + 0x60, 4);
+
+/// Returns whether `head` begins an ext4 volume that is open for writing, or was not closed.
+fn is_unclosed(head: &[u8]) -> bool {
+    let has = |(at, bit): (usize, u8)| head.get(at).is_some_and(|byte| byte & bit != 0);
+    head.get(MAGIC.0..MAGIC.0 + 2) == Some(&MAGIC.1) && (!has(STATE) || has(INCOMPAT))
+}
 
 /// The first bytes of a base.
 #[derive(Debug)]
