@@ -7,8 +7,9 @@ use lanefs_sync::atomic::{AtomicU64, Ordering};
 /// copy into the cache takes.
 const LARGE: usize = 512 << 10;
 
-/// Bytes after which a run is a long stream. The cache still keeps a whole file of that size.
-const LONG: u64 = 32 << 20;
+/// Bytes after which a run is a long stream. The cache keeps a whole file of that size, and no more
+/// of a longer one in any case.
+const LONG: u64 = 128 << 20;
 
 /// Where the last large write of a file ended, and how many bytes came before it without a gap.
 /// Writers that race lose a run, or keep one, which costs time only.
@@ -40,11 +41,11 @@ mod tests {
     fn large_writes_without_a_gap_become_a_stream() {
         let run = WriteRun::default();
         let streams = |at: std::ops::Range<u64>| -> Vec<u64> {
-            at.filter(|mib| run.goes_on(mib << 20, 1 << 20)).collect()
+            at.filter(|no| run.goes_on(no << 22, 1 << 22)).collect()
         };
         assert_eq!(streams(0..34), [32, 33]);
         assert_eq!(streams(35..69), [67, 68], "a gap begins anew");
-        assert!(!run.goes_on(69 << 20, 4096) && run.goes_on(69 << 20, 1 << 20), "small ones are no part");
+        assert!(!run.goes_on(69 << 22, 4096) && run.goes_on(69 << 22, 1 << 22), "small ones are no part");
         assert!(!run.goes_on(u64::MAX, usize::MAX) && !run.goes_on(0, 1 << 20));
     }
 }

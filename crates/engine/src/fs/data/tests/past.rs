@@ -31,13 +31,16 @@ fn bypassed(volume: &Volume) -> u64 {
     volume.stats().times.write_direct.count
 }
 
+/// Bytes of a write of a stream.
+const PIECE: u64 = 4 * MIB;
+
 #[test]
 fn a_long_stream_bypasses_the_cache() {
-    let (_, volume) = volume(160, options());
+    let (_, volume) = volume(256, options());
     let file = open(&volume, false);
-    let piece = |n: u64| vec![n as u8; MIB as usize];
+    let piece = |n: u64| vec![n as u8; PIECE as usize];
     for n in 0..40 {
-        file.write_at(&piece(n), n * MIB).unwrap();
+        file.write_at(&piece(n), n * PIECE).unwrap();
     }
     assert_eq!(bypassed(&volume), 8);
     let log = volume.open_options().append(true).open("/f").unwrap();
@@ -46,12 +49,12 @@ fn a_long_stream_bypasses_the_cache() {
     }
     assert_eq!(bypassed(&volume), 12);
     // Small pieces, and large ones elsewhere, stay in the cache.
-    file.write_at(&[9; 4096], 44 * MIB).unwrap();
-    file.write_at(&piece(3), 3 * MIB).unwrap();
+    file.write_at(&[9; 4096], 44 * PIECE).unwrap();
+    file.write_at(&piece(3), 3 * PIECE).unwrap();
     assert_eq!(bypassed(&volume), 12);
     let mut read = piece(0);
     for n in 0..44 {
-        assert_eq!(file.read_at(&mut read, n * MIB).unwrap(), read.len());
+        assert_eq!(file.read_at(&mut read, n * PIECE).unwrap(), read.len());
         assert!(read == piece(n), "piece {n}");
     }
     file.sync_all().unwrap();
