@@ -115,7 +115,7 @@ impl Pool {
             tell(self.cluster, commands.as_mut_ptr(), 1, null(), 0, out, out_len, status, status_len);
         }
         for buffer in [*out, *status].into_iter().filter(|buffer| !buffer.is_null()) {
-            // SAFETY: the library has made the buffer for this caller, who gives it back once.
+            // SAFETY: the library has made the buffer for this call, which frees it once.
             unsafe { (self.api.rados.rados_buffer_free)(buffer) };
         }
     }

@@ -1,4 +1,4 @@
-//! Who gets a volume.
+//! Which opens claim a volume with multiple mount protection, and which are refused.
 
 use super::*;
 
