@@ -5,6 +5,10 @@
 //! - Dirty blocks are up to date.
 //! - `cancelled` is a part of `writeback`.
 //! - Bytes of blocks that are not up to date may belong to another file, and are never copied out.
+//!
+//! A chunk has room for its first page, its first four, or all sixteen, and is replaced by a larger
+//! one when it needs more: most files are small. The pages lie in the chunk itself, so that a write
+//! follows no further pointer to them.
 
 use super::geometry::{Geometry, PAGES, runs};
 use super::page::Page;
@@ -12,10 +16,12 @@ use lanefs_sync::atomic::{AtomicU16, Ordering};
 use std::array;
 use std::ops::Range;
 
+/// A chunk with room for some pages.
+pub(super) type Chunk = ChunkOf<[Option<Page>]>;
+
 /// A chunk. See the head of the file. All sets are of blocks, bit 0 for the first of the chunk.
 #[derive(Debug, Default)]
-pub(super) struct Chunk {
-    pub(super) pages: [Option<Page>; PAGES],
+pub(super) struct ChunkOf<P: ?Sized> {
     /// Blocks whose bytes are the file's.
     pub(super) uptodate: u64,
     /// Blocks whose bytes are newer than the device's.
@@ -28,9 +34,42 @@ pub(super) struct Chunk {
     referenced: AtomicU16,
     /// Whether the clock has an entry for this chunk.
     pub(super) listed: bool,
+    /// The first pages. There is none behind them.
+    pub(super) pages: P,
+}
+
+impl Default for Box<Chunk> {
+    fn default() -> Self {
+        Chunk::with_room(1)
+    }
 }
 
 impl Chunk {
+    /// Makes a chunk with room for its first `pages` pages, and without any.
+    fn with_room(pages: usize) -> Box<Self> {
+        match pages {
+            0..=1 => Box::<ChunkOf<[Option<Page>; 1]>>::default(),
+            2..=4 => Box::<ChunkOf<[Option<Page>; 4]>>::default(),
+            _ => Box::<ChunkOf<[Option<Page>; PAGES]>>::default(),
+        }
+    }
+
+    /// Replaces the chunk by a larger one if it has no room for its first `pages` pages.
+    pub(super) fn make_room(self: &mut Box<Self>, pages: usize) {
+        if pages <= self.pages.len() {
+            return;
+        }
+        let mut larger = Self::with_room(pages);
+        larger.uptodate = self.uptodate;
+        larger.dirty = self.dirty;
+        larger.writeback = self.writeback;
+        larger.cancelled = self.cancelled;
+        larger.referenced = AtomicU16::new(self.forget_references());
+        larger.listed = self.listed;
+        self.pages.iter_mut().zip(&mut larger.pages).for_each(|(old, new)| *new = old.take());
+        *self = larger;
+    }
+
     /// Copies bytes out from `inner` on, up to the first block that is not up to date. Returns how
     /// many.
     #[inline]
@@ -46,7 +85,7 @@ impl Chunk {
             let (page, start) = (at / geo.page_size(), at % geo.page_size());
             let n = rest.len().min(geo.page_size() - start);
             let (now, later) = rest.split_at_mut(n);
-            if let Some(bytes) = &self.pages[page] {
+            if let Some(Some(bytes)) = self.pages.get(page) {
                 now.copy_from_slice(&bytes[start..start + n]);
             }
             self.reference(1 << page);
@@ -79,7 +118,7 @@ impl Chunk {
     /// Copies into a page. Returns `false` if the page is not there, or if a writeback shares it.
     #[inline]
     pub(super) fn copy_to_page(&mut self, page: usize, start: usize, bytes: &[u8]) -> bool {
-        let page = self.pages[page].as_mut().and_then(Page::get_mut);
+        let page = self.pages.get_mut(page).and_then(Option::as_mut).and_then(Page::get_mut);
         let Some(page) = page else { return false };
         page[start..start + bytes.len()].copy_from_slice(bytes);
         true
@@ -128,7 +167,7 @@ impl Chunk {
         }
         let busy = self.busy();
         let free = |p: &usize| self.pages[*p].is_some() && busy & geo.page_mask(*p) == 0;
-        (0..PAGES).filter(free).fold(0, |set, p| set | 1 << p)
+        (0..self.pages.len()).filter(free).fold(0, |set, p| set | 1 << p)
     }
 
     /// Takes out the pages without a block that is up to date, in order.

@@ -95,7 +95,7 @@ impl FileCache {
         let geo = self.geo();
         let Some((no, inner)) = geo.place(offset) else { return };
         let Some(slot) = self.index.get(no).and_then(|slot| slot.try_read()) else { return };
-        let page = slot.as_ref().and_then(|chunk| chunk.pages[inner / geo.page_size()].as_ref());
+        let page = slot.as_ref().and_then(|chunk| chunk.pages.get(inner / geo.page_size())?.as_ref());
         page.inspect(|page| page.prefetch(inner % geo.page_size()));
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A radix tree of slots. Nodes are made once and stay until the file's cache is dropped. So a
 //! lookup takes no lock, counts no reference and writes nothing: it follows pointers to a slot,
-//! whose lock guards the chunk. When chunks are evicted, their slots stay: 16 bytes for each 64 KiB
+//! whose lock guards the chunk. When chunks are evicted, their slots stay: 24 bytes for each 64 KiB
 //! of the file (with blocks of up to 4 KiB) that was ever cached. The cache's bound counts them.
 //!
 //! Chunk 0 has its slot in the root: a small file has no node at all.

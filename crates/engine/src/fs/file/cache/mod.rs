@@ -97,8 +97,8 @@ pub(crate) struct CacheStats {
 impl PageCache {
     /// Makes a cache for blocks of `block_size` bytes (1024 to 65536, a power of two), with at most
     /// `bound` bytes of memory, and at least one chunk. Pages that are dirty, in writeback or
-    /// locked may exceed the bound. Pages and the files' indexes count; the head of a chunk, 200
-    /// bytes, and of a page, 40, do not.
+    /// locked may exceed the bound. Pages and the files' indexes count; the state of a chunk, 72 to
+    /// 552 bytes, does not.
     pub(crate) fn new(block_size: u32, bound: u64) -> Arc<Self> {
         let geo = Geometry::new(block_size);
         let pool = Pool::new(geo, bound);

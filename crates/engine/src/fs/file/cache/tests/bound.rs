@@ -121,7 +121,8 @@ fn many_small_files_leave_nothing_behind() {
     check(&cache, &[], &[]);
     assert!(cache.pool.entries() < 10_000, "{} entries of files that are gone", cache.pool.entries());
     // Beside a small file's one page.
-    assert!(size_of::<FileCache>() + size_of::<chunk::Chunk>() < 1000);
+    let chunk = size_of_val(&*Box::<chunk::Chunk>::default());
+    assert!(size_of::<FileCache>() + chunk < 600, "{} + {chunk}", size_of::<FileCache>());
 }
 
 #[test]
@@ -183,7 +184,7 @@ fn what_is_only_written_passes_by() {
     write_out(&file, 240..640);
     assert!(is_cached(&file, 440..640) && missing(&file, 0..300) == 300 << 8);
     let stats = cache.stats();
-    // A shard may have all but a page of a slab before it finds that too many pages are passing.
+    // Beside them are the pages of a write, and what shards and arena have free.
     let most = (256 + 32 * 2) << 20;
     assert!(stats.used + stats.free <= most, "{stats:?}");
     assert_eq!(stats.used + (stats.evicted << 12), 640 << 20);

@@ -24,7 +24,7 @@ fn check(cache: &PageCache, files: &[&Arc<FileCache>], in_flight: &[&WritebackBa
             assert_eq!(chunk.cancelled & !chunk.writeback, 0);
             for p in 0..PAGES {
                 let some = chunk.uptodate & cache.geo.page_mask(p) != 0;
-                assert_eq!(chunk.pages[p].is_some(), some, "page {p}");
+                assert_eq!(chunk.pages.get(p).is_some_and(Option::is_some), some, "page {p}");
             }
             assert!(chunk.listed || chunk.evictable(cache.geo) == 0, "never to be evicted");
             assert_eq!(file.next_dirty(locked.no) == Some(locked.no), chunk.dirty != 0);
