@@ -82,6 +82,18 @@ fn stacks_over_a_partition() {
     e2fsck_clean(&part);
 }
 
+/// A volume is none, and e2fsck would not help it.
+#[test]
+fn what_is_no_top_is_one_line() {
+    let image = Image::new();
+    for args in [vec!["commit", "v.img"], vec!["ls", "overlay:base=v.img,top=v.img:/"]] {
+        let out = image.lanefs(&args).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(!out.status.success() && said.contains("is no top of an overlay"), "{args:?}: {said}");
+        assert!(said.lines().count() == 1 && !said.contains("e2fsck"), "{args:?}: {said}");
+    }
+}
+
 #[test]
 fn a_top_whose_path_would_be_read_as_a_base_is_refused() {
     let image = Image::new();

@@ -123,10 +123,11 @@ impl Bench {
         Ok(path)
     }
 
-    /// Times `work` in a mount by each server, each on a new volume.
+    /// Times `work` of some threads in a mount by each server, each on a new volume.
     fn distant(
         &mut self,
         case: &str,
+        threads: usize,
         tree: Option<&Path>,
         work: impl Fn(&Path) -> Outcome<()>,
     ) -> Outcome<[f64; 2]> {
@@ -144,20 +145,27 @@ impl Bench {
             }
         }
         let names = ["lanefs", "fuse2fs"];
-        let row = |at: usize| self.report.row(case, names[at], 1, &samples[at], "s");
+        let row = |at: usize| self.report.row(case, names[at], threads, &samples[at], "s");
         Ok([0, 1].map(row))
     }
 
-    pub(crate) fn create_and_fsync(&mut self) -> Outcome<()> {
+    pub(crate) fn create_and_fsync(&mut self, threads: usize) -> Outcome<()> {
         let case = "create and fsync 1,000 files";
-        let [lanefs, fuse2fs] = self.distant(case, None, |dir| {
-            (0..FILES).try_for_each(|n| {
+        let make = |dir: &Path, thread: usize| -> std::io::Result<()> {
+            (0..FILES).skip(thread).step_by(threads).try_for_each(|n| {
                 let mut file = File::create(dir.join(format!("file-{n}")))?;
                 file.write_all(&[7; 4096])?;
-                Ok(file.sync_all()?)
+                file.sync_all()
+            })
+        };
+        let [lanefs, fuse2fs] = self.distant(case, threads, None, |dir| {
+            std::thread::scope(|scope| {
+                let made: Vec<_> =
+                    (0..threads).map(|thread| scope.spawn(move || make(dir, thread))).collect();
+                made.into_iter().try_for_each(|made| Ok(made.join().expect("a thread that makes files")?))
             })
         })?;
-        let what = format!("{case} (1 ms, 2 ms), against fuse2fs");
+        let what = format!("{case} (1 ms, 2 ms), {threads} threads, against fuse2fs");
         self.report.target(&what, Goal::AtLeast(5.0), fuse2fs / lanefs);
         Ok(())
     }
@@ -170,7 +178,7 @@ impl Bench {
             (0..FILES_IN_DIR).try_for_each(|n| fs::write(dir.join(format!("file-number-{n}")), b""))?;
         }
         let case = "ls -lR of 20,000 files, cold";
-        let [lanefs, fuse2fs] = self.distant(case, Some(tree.path()), |dir| {
+        let [lanefs, fuse2fs] = self.distant(case, 1, Some(tree.path()), |dir| {
             let listed = Command::new("ls").arg("-lR").arg(dir).stdout(Stdio::null()).status()?;
             if listed.success() { Ok(()) } else { Err(format!("ls: {listed}").into()) }
         })?;

@@ -49,7 +49,8 @@ const CASES: &[Case<Bench>] = &[
     ("reads-64", |bench| bench.random(Work::Read, 64)),
     ("sequential-writes", |bench| bench.sequential(Work::Write)),
     ("sequential-reads", |bench| bench.sequential(Work::Read)),
-    ("create-fsync", Bench::create_and_fsync),
+    ("create-fsync-1", |bench| bench.create_and_fsync(1)),
+    ("create-fsync-16", |bench| bench.create_and_fsync(16)),
     ("ls", Bench::list),
     ("import", Bench::import),
 ];

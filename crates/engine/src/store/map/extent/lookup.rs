@@ -8,8 +8,8 @@ use crate::error::{Error, Result};
 use crate::store::map::{Mapping, ReadBlocks};
 use lanefs_format::extent::{At, Bounds, MAX_BLOCKS, NodeRef, find};
 
-/// Nodes that a lookup reads at once, at most.
-const AHEAD: usize = 32;
+/// Bytes of nodes that a lookup reads at once, at most.
+const AHEAD: usize = 128 << 10;
 
 /// What a node has for a logical block.
 enum Step {
@@ -34,11 +34,13 @@ pub(crate) fn lookup(blocks: &impl ReadBlocks, owner: Owner, root: &[u8], lblk: 
             Step::Found(mapping) => return Ok(mapping),
             Step::Child { block, bounds } => (block, bounds),
         };
+        let most = AHEAD / blocks.block_size().max(1);
         let ahead = || match &above {
             _ if bounds.logical.start != lblk => Vec::new(),
-            None => children(&top, lblk),
+            None => children(&top, lblk, most),
             Some((block, bounds)) => {
-                node::view(blocks, owner, *block, bounds, |node| children(node, lblk)).unwrap_or_default()
+                let behind = node::view(blocks, owner, *block, bounds, |node| children(node, lblk, most));
+                behind.unwrap_or_default()
             }
         };
         step = node::view_among(blocks, owner, block, &bounds, ahead, |node| look(node, &bounds, lblk))?;
@@ -46,10 +48,10 @@ pub(crate) fn lookup(blocks: &impl ReadBlocks, owner: Owner, root: &[u8], lblk: 
     }
 }
 
-/// Returns the child in which `lblk` lies and those behind it, [`AHEAD`] at most.
-fn children(node: &NodeRef<'_>, lblk: u32) -> Vec<u64> {
+/// Returns the child in which `lblk` lies and those behind it, `most` at most.
+fn children(node: &NodeRef<'_>, lblk: u32, most: usize) -> Vec<u64> {
     let behind = node.entries.iter().skip(find(node.entries, lblk).unwrap_or(0));
-    behind.take(AHEAD).map(|entry| entry.index().ei_leaf).collect()
+    behind.take(most).map(|entry| entry.index().ei_leaf).collect()
 }
 
 /// Returns how many nodes `entries` more entries at `lblk` add to the tree: one for each full node
