@@ -2,11 +2,10 @@
 # A Ceph cluster in a folder, on loopback, for tests: scripts/ceph.sh FOLDER [WORD], with the words
 # start [PROCESS]   a monitor, a manager, three OSDs of 2 GiB, a pool lanefs with an image disk of
 #                   512 MiB, and prints its URL; stops when PROCESS has ended
-# stop              ends them, and removes the folder
-# kill N, revive N  kills the OSD of a number, starts it again
+# stop; kill N, revive N  ends all, and removes the folder; kills an OSD, starts it again
 # gateway           serves S3 to the key "key" with the secret "secret", and prints its URL
 set -euo pipefail
-usage() { sed -n '2,7s/^# //p' "$0" >&2; exit 1; }
+usage() { sed -n '2,6s/^# //p' "$0" >&2; exit 1; }
 [ $# -ge 1 ] || usage
 PATH=$PATH:/usr/sbin:/sbin
 mkdir -p "$1"
