@@ -95,7 +95,7 @@ fn walk(volume: &Volume, dir: &str) -> usize {
 
 #[test]
 fn a_walk_of_many_files_is_few_rounds() {
-    for (dirs, files) in [(100, 200), (1, 20_000)] {
+    for (dirs, files, most) in [(100, 200, 180), (1, 20_000, 115)] {
         let device = Counting::formatted();
         let volume = OpenOptions::new().write(true).open_device(device.clone()).unwrap();
         for dir in 0..dirs {
@@ -112,7 +112,7 @@ fn a_walk_of_many_files_is_few_rounds() {
         let Rounds { reads, bytes, .. } = device.take();
         println!("{dirs} x {files}: {opened} rounds to open, {reads} to walk, {} KiB", bytes >> 10);
         // 20,000 inodes are 1250 blocks of the tables. Each directory is a round.
-        assert!(reads < 200 + dirs as u64, "{reads} rounds");
+        assert!(reads < most, "{reads} rounds");
         assert!(bytes < 16 << 20, "{bytes} bytes");
     }
 }
