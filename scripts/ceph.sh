@@ -2,8 +2,8 @@
 # A Ceph cluster in a folder, on loopback, for tests: scripts/ceph.sh FOLDER [WORD], with the words
 # start [PROCESS]   a monitor, a manager, three OSDs of 2 GiB, a pool lanefs with an image disk of
 #                   512 MiB, and prints its URL; stops when PROCESS has ended
-# stop              ends them, and removes the folder
-# kill N, revive N  kills the OSD of a number, starts it again
+# stop; kill N, revive N  ends all, and removes the folder; kills an OSD, starts it again
+# gateway           serves S3 to the key "key" with the secret "secret", and prints its URL
 set -euo pipefail
 usage() { sed -n '2,6s/^# //p' "$0" >&2; exit 1; }
 [ $# -ge 1 ] || usage
@@ -21,7 +21,12 @@ end() {
     kill -9 "$pid"
     while kill -0 "$pid" 2>/dev/null; do sleep 0.05; done
 }
-stop() { for name in osd.0 osd.1 osd.2 mgr.a mon.a; do end "$name"; done; }
+stop() { for name in rgw osd.0 osd.1 osd.2 mgr.a mon.a; do end "$name"; done; }
+# Sets `port` to one that nobody listens at now.
+choose_port() {
+    port=$((20000 + RANDOM % 10000))
+    while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
+}
 daemon() {
     mkdir -p "$dir/crash/posted"
     "ceph-${1%.*}" --id "${1#*.}" --conf "$conf" </dev/null >>"$dir/out.log" 2>&1
@@ -32,6 +37,19 @@ start) ;;
 stop) stop; rm -rf --one-file-system "$dir"; exit ;;
 kill) end "osd.${osd:?}"; exit ;;
 revive) daemon "osd.${osd:?}"; exit ;;
+gateway)
+    choose_port
+    mkdir -p "$dir/rgw"
+    # By itself it talks to none but a monitor that encrypts.
+    radosgw --conf "$conf" --name client.admin --ms_mon_client_mode crc --rgw_data "$dir/rgw" \
+        --rgw_frontends "beast endpoint=127.0.0.1:$port" --pid_file "$dir/rgw.pid" \
+        --log_file "$dir/rgw.log" </dev/null >>"$dir/out.log" 2>&1
+    timeout 60 radosgw-admin user create --uid user --display-name user --access-key key --secret secret \
+        </dev/null >>"$dir/out.log" 2>&1
+    until (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do sleep 0.1; done
+    echo "http://127.0.0.1:$port"
+    exit
+    ;;
 *) usage ;;
 esac
 
@@ -43,9 +61,7 @@ failed() {
 trap failed ERR
 trap 'stop; exit 1' INT TERM
 fsid=$(cat /proc/sys/kernel/random/uuid)
-# A port that nobody listens at now.
-port=$((20000 + RANDOM % 10000))
-while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
+choose_port
 cat >"$conf" <<END
 [global]
 fsid = $fsid

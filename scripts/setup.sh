@@ -80,6 +80,8 @@ if [ "${1:-}" = --remote ]; then
     need ceph-mon ceph-mon
     need ceph-osd ceph-osd
     need rbd ceph-common
+    need radosgw radosgw
+    compgen -G '/usr/lib/*/nbdkit/plugins/nbdkit-S3-plugin' >/dev/null || packages+=(nbdkit-plugin-python)
     compgen -G '/usr/lib/*/librbd.so.1' >/dev/null || packages+=(librbd1)
     compgen -G '/usr/lib/*/qemu/block-rbd.so' >/dev/null || packages+=(qemu-block-extra)
 fi

@@ -43,6 +43,20 @@ impl Cluster {
         self.tell(&["revive", &osd.to_string()]);
     }
 
+    /// Starts a gateway that serves S3 to the key `key` with the secret `secret`, makes the bucket
+    /// `disks`, and returns its URL.
+    ///
+    /// # Panics
+    /// If a package is missing, or it does not come up.
+    pub fn gateway(&self) -> String {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/ceph.sh");
+        let url = crate::tools::run("bash", &[script.as_os_str(), self.dir.as_os_str(), "gateway".as_ref()]);
+        let make = "import boto3, sys; boto3.client('s3', endpoint_url=sys.argv[1], \
+            aws_access_key_id='key', aws_secret_access_key='secret').create_bucket(Bucket='disks')";
+        crate::tools::run("python3", &["-c", make, &url]);
+        url
+    }
+
     /// Returns the path of the cluster's configuration.
     pub fn conf(&self) -> PathBuf {
         self.dir.join("ceph.conf")

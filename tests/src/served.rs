@@ -17,15 +17,28 @@ pub struct Served {
     daemon: Option<Pid>,
 }
 
+fn nbdkit<S: AsRef<OsStr>>(socket: &Path, args: &[S]) -> Command {
+    let mut command = tool("nbdkit");
+    command.args(["--foreground", "--exit-with-parent", "--unix"]).arg(socket).args(args);
+    command
+}
+
 impl Served {
     /// Starts `nbdkit ARGS` in the foreground at `socket`.
     ///
     /// # Panics
     /// If it is missing, or does not come up.
     pub fn nbdkit<S: AsRef<OsStr>>(socket: &Path, args: &[S]) -> Self {
-        let mut command = tool("nbdkit");
-        command.args(["--foreground", "--exit-with-parent", "--unix"]).arg(socket).args(args);
-        Self::start(socket, &mut command)
+        Self::start(socket, &mut nbdkit(socket, args))
+    }
+
+    /// Starts `nbdkit ARGS` as [`nbdkit`](Self::nbdkit) does, with functions of a shared library
+    /// instead of the system's.
+    ///
+    /// # Panics
+    /// If it is missing, or does not come up.
+    pub fn nbdkit_preloaded<S: AsRef<OsStr>>(socket: &Path, library: &Path, args: &[S]) -> Self {
+        Self::start(socket, nbdkit(socket, args).env("LD_PRELOAD", library))
     }
 
     /// Starts `qemu-nbd ARGS` at `socket`, with the export `x`.

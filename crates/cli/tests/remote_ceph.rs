@@ -64,11 +64,15 @@ fn load_while(mount: &Path, disturb: impl FnOnce()) -> usize {
     })
 }
 
-/// Lets e2fsck judge a copy of the image, in which every acknowledged file has to be.
+/// Judges a copy of the image.
 fn judge(image: &Image, cluster: &Cluster, acknowledged: usize) {
-    let copy = image.beside("copy.img");
-    succeed(cluster.rbd().args(["export", "lanefs/disk"]).arg(&copy));
-    e2fsck_clean(&copy);
+    succeed(cluster.rbd().args(["export", "lanefs/disk"]).arg(image.beside("copy.img")));
+    judge_copy(image, acknowledged);
+}
+
+/// Lets e2fsck judge a copy of the volume, in which every acknowledged file has to be.
+fn judge_copy(image: &Image, acknowledged: usize) {
+    e2fsck_clean(image.beside("copy.img"));
     image.ok(["export", "copy.img:/acknowledged", "back"]);
     for i in 0..acknowledged {
         let found = fs::read(image.beside(&format!("back/{i}"))).unwrap();
@@ -133,6 +137,81 @@ fn an_image_is_mounted_while_osds_are_killed() {
     judge(&m.image, &cluster, acknowledged);
 }
 
+/// Objects of a bucket, by nbdkit's plugin S3: a write is answered when its objects are stored.
+#[test]
+#[ignore = "make judge-remote"]
+fn a_bucket_is_mounted_while_an_osd_and_the_server_are_killed() {
+    let m = Mount::blank();
+    let cluster = Cluster::start(&m.image.beside("ceph"));
+    let socket = m.image.beside("s");
+    let endpoint = format!("endpoint-url={}", cluster.gateway());
+    let bucket = ["access-key=key", "secret-key=secret", "bucket=disks", "key=disk", "size=512M"];
+    let mut args = vec!["--filter=fua", "S3", &endpoint, "object-size=64k", "fuamode=discard"];
+    args.extend(bucket);
+    let mut server = Some(Served::nbdkit(&socket, &args));
+    let url = format!("nbd+unix:///?socket={}", socket.display());
+    m.image.ok(["mkfs", "-q", "-F", &url]);
+    m.image.ok(["mount", &url, "m"]);
+    let acknowledged = load_while(&m.at, || {
+        an_osd_dies(&cluster, 0);
+        drop(server.take());
+        server = Some(Served::nbdkit(&socket, &args));
+    });
+    m.unmount("m");
+    succeed(tool("nbdcopy").arg(&url).arg(m.image.beside("copy.img")));
+    judge_copy(&m.image, acknowledged);
+}
+
+/// Returns the address of the client that has the lock of the image, by the program rbd.
+fn lock_holder(cluster: &Cluster) -> String {
+    let out = succeed(cluster.rbd().args(["lock", "ls", "lanefs/disk"]));
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    // The last word of the last line, as 127.0.0.1:0/3471329443.
+    let holder = said.split_whitespace().last().unwrap_or_default().to_owned();
+    assert!(holder.starts_with("127.0.0.1:"), "{said}");
+    holder
+}
+
+/// Returns until when the cluster rejects what a client sends, by the program ceph.
+fn fenced_until(cluster: &Cluster, client: &str) -> Option<String> {
+    let out = succeed(tool("ceph").arg("--conf").arg(cluster.conf()).args(["osd", "blocklist", "ls"]));
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    let line = said.lines().find(|line| line.split_whitespace().next() == Some(client))?;
+    line.split_whitespace().nth(1).map(str::to_owned)
+}
+
+/// The same with a holder that lanefs has no part in: qemu's writes are rejected by the cluster.
+#[test]
+#[ignore = "make judge-remote"]
+fn a_broken_lock_fences_qemu() {
+    let image = Image::new();
+    let cluster = Cluster::start(&image.beside("ceph"));
+    let url = cluster.url("lanefs/disk", "");
+    image.ok(["mkfs", "-q", &url]);
+    let name = format!("rbd:lanefs/disk:conf={}", cluster.conf().display());
+    let qemu = Served::qemu_nbd(&image.beside("s"), &["--format=raw", "--cache=none", &name]);
+    let page = image.beside("page");
+    fs::write(&page, vec![0xa5; 1 << 20]).unwrap();
+    // Writes the first bytes of the image, and so the volume's superblock, if it may.
+    let write = || tool("nbdcopy").arg("--flush").arg(&page).arg(qemu.url("x", "")).output().unwrap();
+    let whole = image.beside("whole.img");
+    succeed(tool("nbdcopy").arg(qemu.url("x", "")).arg(&whole));
+    succeed(tool("nbdcopy").arg("--flush").arg(&whole).arg(qemu.url("x", "")));
+    let holder = lock_holder(&cluster);
+    assert_eq!(fenced_until(&cluster, &holder), None);
+
+    let breaking = cluster.url("lanefs/disk", "&break-lock=yes");
+    image.ok(["mkdir", &format!("{breaking}:/of-b")]);
+    assert!(fenced_until(&cluster, &holder).is_some(), "{holder}");
+    let out = write();
+    assert!(!out.status.success(), "qemu has written: {}", String::from_utf8_lossy(&out.stderr));
+    drop(qemu);
+    assert_eq!(image.ok(["ls", &format!("{url}:/")]), "lost+found\nof-b\n");
+    let copy = image.beside("copy.img");
+    succeed(cluster.rbd().args(["export", "lanefs/disk"]).arg(&copy));
+    e2fsck_clean(&copy);
+}
+
 /// A holder of the lock is named, and kept; once its lock is broken, the cluster rejects what it
 /// still writes, although it was stopped and knows nothing of it.
 #[test]
@@ -156,6 +235,7 @@ fn a_broken_lock_fences_the_old_holder() {
         assert!(said.contains("is in use: the client at 127.0.0.1:"), "{said}");
     }
 
+    let holder = lock_holder(&cluster);
     let pid = Pid::from_raw(server.id().cast_signed()).unwrap();
     file.write_all(&[1; 200_000]).unwrap();
     // A program that starts closes what this one has open, and would wait for the stopped server.
@@ -163,10 +243,9 @@ fn a_broken_lock_fences_the_old_holder() {
     kill_process(pid, Signal::STOP).unwrap();
     let breaking = cluster.url("lanefs/disk", "&break-lock=yes");
     m.image.ok(["mkdir", &format!("{breaking}:/of-b")]);
-    let fenced = succeed(tool("ceph").arg("--conf").arg(cluster.conf()).args(["osd", "blocklist", "ls"]));
     // The fence outlives a holder that is stopped for weeks.
     let weeks = succeed(tool("date").args(["-u", "-d", "20 days", "+%Y-%m-%d"]));
-    let last = String::from_utf8_lossy(&fenced.stdout).split_whitespace().nth(1).unwrap().to_owned();
+    let last = fenced_until(&cluster, &holder).expect("the holder is not on the cluster's list");
     assert!(last.as_bytes() > &weeks.stdout[..], "{last}: fenced until");
     kill_process(pid, Signal::CONT).unwrap();
     let late = |name: &str| {

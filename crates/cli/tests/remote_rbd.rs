@@ -109,6 +109,40 @@ fn an_image_is_a_volume() {
     assert!(said.contains("rbd feature enable lanefs/parted exclusive-lock"), "{said}");
 }
 
+/// Sandboxes over a snapshot, by a cache on this host; then one becomes the image's next content.
+#[test]
+#[ignore = "make judge-remote"]
+fn an_overlay_and_a_cache_lie_over_an_image() {
+    let image = Image::new();
+    let cluster = Cluster::start(&image.beside("ceph"));
+    let url = cluster.url("lanefs/disk", "");
+    image.ok(["mkfs", "-q", &url]);
+    fs::write(image.beside("large"), vec![7; 20 << 20]).unwrap();
+    image.ok(["cp", "large", &format!("{url}:/large")]);
+    succeed(cluster.rbd().args(["snap", "create", "lanefs/disk@base"]));
+    let base = format!("cached:{},dir=cache,size=1G", cluster.url("lanefs/disk@base", ""));
+    let over = |top: &str| format!("overlay:base={base},top={top}");
+    for (top, made) in [("one.top", "of-one"), ("two.top", "of-two")] {
+        image.ok(["mkdir", &format!("{}:/{made}", over(top))]);
+        image.ok(["cp", "large", &format!("{}:/{made}/large", over(top))]);
+        image.ok(["check", &over(top)]);
+        assert_eq!(image.ok(["ls", &format!("{}:/", over(top))]), format!("large\nlost+found\n{made}\n"));
+    }
+
+    // An overlay of the image itself is folded back, and a cache in between is written through.
+    for (base, made) in [(url.clone(), "plain"), (format!("cached:{url},dir=cache,size=1G"), "through")] {
+        let top = format!("{made}.top");
+        image.ok(["mkdir", &format!("overlay:base={base},top={top}:/{made}")]);
+        assert!(!image.ok(["ls", &format!("{url}:/")]).contains(made));
+        image.ok(["commit", &top]);
+        assert!(image.ok(["ls", &format!("{url}:/")]).contains(made));
+    }
+    let copy = image.beside("copy.img");
+    succeed(cluster.rbd().args(["export", "lanefs/disk"]).arg(&copy));
+    e2fsck_clean(&copy);
+    assert_eq!(image.ok(["ls", "copy.img:/"]), "large\nlost+found\nplain\nthrough\n");
+}
+
 fn judged(image: &Image, cluster: &Cluster, name: &str) {
     let copy = image.beside("copy.img");
     let _ = fs::remove_file(&copy);

@@ -1,6 +1,6 @@
 //! Devices over devices: overlays and caches, by the command, judged by e2fsck.
 
-use crate::support::Image;
+use crate::support::{Image, succeed, tool};
 use lanefs_tests::{Served, e2fsck_clean};
 use std::fs;
 use std::path::Path;
@@ -54,6 +54,43 @@ fn an_overlay_is_changed_and_committed() {
         let said = String::from_utf8_lossy(&out.stderr).into_owned();
         assert!(!out.status.success() && said.contains("is the top of another base"), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn stacks_over_a_partition() {
+    let image = Image::new();
+    let disk = image.beside("disk.img");
+    fs::File::create(&disk).unwrap().set_len(64 << 20).unwrap();
+    succeed(tool("sgdisk").args(["--new=1:1M:+8M", "--new=2:16M:+32M", "--change-name=2:root"]).arg(&disk));
+    image.ok(["mkfs", "-q", "disk.img@root"]);
+    let first = fs::read(&disk).unwrap();
+    image.ok(["mkdir", "overlay:base=disk.img@root,top=mine.top:/in-it"]);
+    assert!(fs::read(&disk).unwrap() == first, "the base was written");
+    assert_eq!(
+        image.ok(["ls", "overlay:base=cached:disk.img@2,dir=cache,size=1M,top=other.top:/"]),
+        "lost+found\n"
+    );
+    image.ok(["mkdir", "cached:disk.img@2,dir=cache,size=1M:/by-a-cache"]);
+    let out = image.lanefs(["ls", "overlay:base=disk.img@root,top=mine.top:/"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&out.stderr).contains("is the top of another base"));
+    image.ok(["mkdir", "overlay:base=disk.img@root,top=new.top:/by-an-overlay"]);
+    image.ok(["commit", "new.top"]);
+    assert_eq!(image.ok(["ls", "disk.img@root:/"]), "by-a-cache\nby-an-overlay\nlost+found\n");
+    let part = image.beside("part.img");
+    fs::write(&part, &fs::read(&disk).unwrap()[16 << 20..48 << 20]).unwrap();
+    e2fsck_clean(&part);
+}
+
+/// A volume is none, and e2fsck would not help it.
+#[test]
+fn what_is_no_top_is_one_line() {
+    let image = Image::new();
+    for args in [vec!["commit", "v.img"], vec!["ls", "overlay:base=v.img,top=v.img:/"]] {
+        let out = image.lanefs(&args).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(!out.status.success() && said.contains("is no top of an overlay"), "{args:?}: {said}");
+        assert!(said.lines().count() == 1 && !said.contains("e2fsck"), "{args:?}: {said}");
     }
 }
 

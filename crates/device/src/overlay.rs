@@ -8,8 +8,8 @@
 //! is zeros behind its head is kept by that head, so memory is bounded by what the image holds.
 
 use crate::block_device::check_range;
-use crate::{BlockDevice, Op, Result};
-use std::collections::HashMap;
+use crate::{BlockDevice, Op, ReadOp, Result, WriteOp};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 const PAGE: usize = 4096;
@@ -104,6 +104,35 @@ impl Overlay {
         })
     }
 
+    /// Reads the pages that `ops` write in part and that were not written yet, in one batch: on a
+    /// device with latency a read of each would take as long.
+    fn read_torn_pages(&self, pages: &mut Pages, ops: &[WriteOp<'_>]) -> Result<()> {
+        let mut torn = BTreeSet::new();
+        for op in ops {
+            let len = op.data.iter().map(|data| data.len()).sum();
+            check_range(Op::Write, self.size(), op.offset, len as u64)?;
+            Self::pieces(op.offset, len, |page, _, range| {
+                if range.len() < PAGE && !pages.contains_key(&page) {
+                    torn.insert(page);
+                }
+                Ok(())
+            })?;
+        }
+        let mut contents: Vec<_> = torn.into_iter().map(|page| (page, Box::new([0; PAGE]))).collect();
+        let mut reads = Vec::with_capacity(contents.len());
+        for (page, bytes) in &mut contents {
+            let offset = *page * PAGE as u64;
+            let len = self.size().saturating_sub(offset).min(PAGE as u64) as usize;
+            reads.push(ReadOp { offset, buf: &mut bytes[..len] });
+        }
+        if !reads.is_empty() {
+            self.below.read_batch(&mut reads)?;
+        }
+        drop(reads);
+        pages.extend(contents.into_iter().map(|(page, bytes)| (page, Page::new(bytes))));
+        Ok(())
+    }
+
     /// Calls `f` for each piece of `[offset, offset + len)` within a page: page, byte in it, and
     /// the piece's place in the range.
     fn pieces(
@@ -140,26 +169,35 @@ impl BlockDevice for Overlay {
         self.cover(buf, offset)
     }
 
+    fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> Result<()> {
+        self.below.read_batch(ops)?;
+        ops.iter_mut().try_for_each(|op| self.cover(op.buf, op.offset))
+    }
+
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
-        check_range(Op::Write, self.size(), offset, data.len() as u64)?;
+        self.write_batch(&[WriteOp { offset, data: &[data] }])
+    }
+
+    fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {
         let mut pages = self.pages.write().unwrap_or_else(PoisonError::into_inner);
-        Self::pieces(offset, data.len(), |page, within, range| {
-            let mut bytes = match pages.remove(&page) {
-                Some(Page::Whole(bytes)) => bytes,
-                Some(page) => page.whole(),
-                None => {
-                    let mut bytes = Box::new([0; PAGE]);
-                    let start = page * PAGE as u64;
-                    let n = self.below.size().saturating_sub(start).min(PAGE as u64) as usize;
-                    self.below.read_at(&mut bytes[..n], start)?;
-                    bytes
-                }
-            };
-            let n = range.len();
-            bytes[within..within + n].copy_from_slice(&data[range]);
-            pages.insert(page, Page::new(bytes));
-            Ok(())
-        })
+        self.read_torn_pages(&mut pages, ops)?;
+        for op in ops {
+            let mut offset = op.offset;
+            for data in op.data {
+                Self::pieces(offset, data.len(), |page, within, range| {
+                    let mut bytes = match pages.remove(&page) {
+                        Some(Page::Whole(bytes)) => bytes,
+                        Some(page) => page.whole(),
+                        None => Box::new([0; PAGE]),
+                    };
+                    bytes[within..within + range.len()].copy_from_slice(&data[range]);
+                    pages.insert(page, Page::new(bytes));
+                    Ok(())
+                })?;
+                offset += data.len() as u64;
+            }
+        }
+        Ok(())
     }
 
     fn flush(&self) -> Result<()> {

@@ -21,7 +21,9 @@ pub(crate) fn each_parameter(
             return Err(format!("has the parameter {name} twice"));
         }
         seen.push(name);
-        set(name, &decode(value)?)?;
+        // Without the value: it may be a secret that was given by mistake.
+        let bad = |_| format!("the value of {name} is not percent-encoded UTF-8");
+        set(name, &decode(value).map_err(bad)?)?;
     }
     Ok(())
 }

@@ -66,7 +66,11 @@ impl From<lanefs::Error> for Cause {
             e.device = None;
         }
         let errno = Errno::from_raw_os_error(e.errno());
-        let foreign = matches!(e, lanefs::Error::Format(lanefs::format::FormatError::BadMagic { .. }));
+        // Of a device it is damage below the volume, as that of the top of an overlay.
+        let foreign = matches!(
+            e,
+            lanefs::Error::Format(lanefs::format::FormatError::BadMagic { .. }) | lanefs::Error::Device(_)
+        );
         let mut cause = match errno {
             Errno::UCLEAN if !foreign => Cause::text(format!("{e}; e2fsck -f may mend the volume")),
             _ => Cause::text(e.to_string()),

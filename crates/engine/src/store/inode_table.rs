@@ -6,7 +6,8 @@ use crate::store::alloc::read_desc;
 use crate::store::txn::Txn;
 use lanefs_format::{FormatError, Inode, InodeUse, Superblock};
 use lanefs_journal::Buffer;
-use lanefs_sync::atomic::{AtomicU64, Ordering};
+use lanefs_sync::atomic::AtomicU64;
+use lanefs_sync::atomic::Ordering::Relaxed;
 use std::ops::Range;
 
 /// The number of the root directory.
@@ -35,7 +36,8 @@ pub(super) fn own_inodes(sb: &Superblock) -> [(u32, &'static str); 5] {
 }
 
 /// Readahead of the inode tables. The second block of a window that is not in the cache brings the
-/// whole window: a walk of a directory reads the inodes of neighbours, one after the other.
+/// whole window: a walk of a directory reads the inodes of neighbours, one after the other. A walk
+/// that goes on from the window before brings two at its first block.
 #[derive(Debug, Default)]
 pub(super) struct TableAhead {
     /// The windows of which a block was read, a few that were met last.
@@ -50,12 +52,27 @@ impl TableAhead {
     fn blocks(&self, block: u64, table: Range<u64>, block_size: u32) -> Vec<u64> {
         let len = u64::from((Self::WINDOW / block_size.max(1)).max(1));
         let window = block / len;
-        let met = &self.met[(window % self.met.len() as u64) as usize];
+        let goes_on = window.checked_sub(1).is_some_and(|before| self.slot(before).load(Relaxed) == window);
+        let was_met = self.meet(window);
+        let end = match (goes_on, was_met) {
+            (true, _) => {
+                self.meet(window + 1);
+                window + 2
+            }
+            (false, true) => window + 1,
+            (false, false) => return Vec::new(),
+        };
+        ((window * len).max(table.start)..(end * len).min(table.end)).collect()
+    }
+
+    fn slot(&self, window: u64) -> &AtomicU64 {
+        &self.met[(window % self.met.len() as u64) as usize]
+    }
+
+    /// Notes that a block of a window is read. Returns whether one was read before.
+    fn meet(&self, window: u64) -> bool {
         // 0 stands for no window.
-        if met.swap(window + 1, Ordering::Relaxed) != window + 1 {
-            return Vec::new();
-        }
-        ((window * len).max(table.start)..((window + 1) * len).min(table.end)).collect()
+        self.slot(window).swap(window + 1, Relaxed) == window + 1
     }
 }
 

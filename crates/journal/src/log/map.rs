@@ -80,11 +80,17 @@ impl LogMap {
         Ok(block)
     }
 
-    /// Reads several blocks of the log at once, one behind the other into `buf`.
+    /// Reads several blocks of the log at once, one behind the other into `buf`: one batch, with
+    /// one piece for blocks that follow each other in the log and on the volume.
     pub(crate) fn read_many(&self, device: &dyn BlockDevice, at: &[u32], buf: &mut [u8]) -> Result<()> {
-        let mut ops = Vec::with_capacity(at.len());
-        for (&at, buf) in at.iter().zip(buf.chunks_exact_mut(self.block_size())) {
-            ops.push(ReadOp { offset: self.locate(at, 1)?.0, buf });
+        let (mut at, mut buf) = (at, buf);
+        let mut ops = Vec::new();
+        while let Some(first) = at.first() {
+            let following = at.windows(2).take_while(|pair| pair[0].checked_add(1) == Some(pair[1]));
+            let (offset, n) = self.locate(*first, following.count() as u32 + 1)?;
+            let (piece, behind) = buf.split_at_mut(n as usize * self.block_size());
+            ops.push(ReadOp { offset, buf: piece });
+            (at, buf) = (&at[n as usize..], behind);
         }
         Ok(device.read_batch(&mut ops)?)
     }

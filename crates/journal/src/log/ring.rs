@@ -31,6 +31,11 @@ impl Ring {
         self.first + (from % u64::from(self.len())) as u32
     }
 
+    /// Returns how many blocks `to` comes after `from`.
+    pub(crate) fn distance(self, from: u32, to: u32) -> u32 {
+        if to >= from { to - from } else { self.len() - (from - to) }
+    }
+
     /// Returns how many of `n` blocks from `at` come before the wrap.
     pub(crate) fn contiguous(self, at: u32, n: u32) -> u32 {
         n.min(self.end - at)
@@ -48,6 +53,9 @@ mod tests {
         assert_eq!(ring.advance(10, 1), 1);
         assert_eq!(ring.advance(5, 10), 5);
         assert_eq!(ring.advance(5, u32::MAX), 1 + (4 + u32::MAX % 10));
+        assert_eq!(ring.distance(3, 3), 0);
+        assert_eq!(ring.distance(3, 10), 7);
+        assert_eq!(ring.distance(10, 3), 3);
         assert_eq!(ring.contiguous(8, 7), 3);
         assert_eq!(ring.contiguous(8, 2), 2);
     }

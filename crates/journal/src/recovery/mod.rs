@@ -22,6 +22,8 @@
 //! - A commit block older than its predecessor is left over from an earlier use of the log: the
 //!   end.
 //!
+//! Each pass reads many blocks at a time.
+//!
 //! Hazard: the log is not trusted. No pass reads a block of the ring twice, memory is bounded by
 //! the ring's size, and home locations outside the volume or inside the log are errors. Nor is the
 //! medium, which may answer a later pass otherwise: each pass verifies what it uses.
@@ -30,6 +32,7 @@ mod fast_commit;
 mod scan;
 #[cfg(test)]
 mod tests;
+mod window;
 
 use crate::log::{LogMap, LogWriter, Ring};
 use crate::{JournalError, LogConfig, Result, Tid};
@@ -38,7 +41,7 @@ use lanefs_format::jbd2::{self, Layout, Superblock, TagFlags};
 use scan::{LoggedCopy, Scan};
 use std::collections::{BTreeMap, HashMap};
 
-/// Copies that are in memory at the same time.
+/// Blocks of the log that are in memory at the same time.
 const BATCH: usize = 256;
 
 /// The result of a recovery.
@@ -187,15 +190,19 @@ fn collect_revokes(
     // Only blocks that have copies are kept, so that hostile revokes cannot fill the memory.
     let mut newest: HashMap<u64, Option<Tid>> =
         scan.copies.iter().map(|copy| (copy.tag.block, None)).collect();
-    for &(at, tid) in &scan.revokes {
-        let block = map.read(device, at)?;
-        if !layout.verify_tail(&block) {
-            return Err(JournalError::DamagedTransaction { tid, log_block: at });
-        }
-        for revoked in jbd2::parse_revokes(layout, &block)? {
-            if let Some(newest) = newest.get_mut(&revoked) {
-                // Revoke blocks come in the order of the log.
-                *newest = Some(tid);
+    let mut buf = AlignedBuf::zeroed(scan.revokes.len().min(BATCH) * map.block_size());
+    for batch in scan.revokes.chunks(BATCH) {
+        let at: Vec<u32> = batch.iter().map(|(at, _)| *at).collect();
+        map.read_many(device, &at, &mut buf)?;
+        for (&(at, tid), block) in batch.iter().zip(buf.chunks_exact(map.block_size())) {
+            if !layout.verify_tail(block) {
+                return Err(JournalError::DamagedTransaction { tid, log_block: at });
+            }
+            for revoked in jbd2::parse_revokes(layout, block)? {
+                if let Some(newest) = newest.get_mut(&revoked) {
+                    // Revoke blocks come in the order of the log.
+                    *newest = Some(tid);
+                }
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The first pass: finds the complete transactions and their copies and revokes.
 
+use super::window::Window;
 use crate::log::{LogMap, Ring};
 use crate::{JournalError, Result, Tid};
 use lanefs_device::{AlignedBuf, BlockDevice};
@@ -40,10 +41,9 @@ struct Open {
 }
 
 struct Scanner<'a> {
-    device: &'a dyn BlockDevice,
-    map: &'a LogMap,
-    ring: Ring,
     layout: &'a Layout,
+    ring: Ring,
+    window: Window<'a>,
     at: u32,
     /// Blocks of the ring that have not been passed.
     left: u32,
@@ -62,8 +62,9 @@ impl Scan {
     ) -> Result<Self> {
         let mut scan =
             Self { copies: Vec::new(), revokes: Vec::new(), transactions: 0, end: first, head: start };
-        let left = ring.len();
-        let mut scanner = Scanner { device, map, ring, layout, at: start, left, last_commit: Duration::ZERO };
+        let window = Window::new(device, map, ring);
+        let (at, left, last_commit) = (start, ring.len(), Duration::ZERO);
+        let mut scanner = Scanner { layout, ring, window, at, left, last_commit };
         while let Some(mut open) = scanner.transaction(scan.end)? {
             scan.copies.append(&mut open.copies);
             scan.revokes.append(&mut open.revokes);
@@ -80,9 +81,10 @@ impl Scanner<'_> {
     fn next(&mut self) -> Result<Option<(u32, AlignedBuf)>> {
         let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
         let at = self.at;
+        let block = self.window.read(at, self.left)?;
         self.left = left;
         self.at = self.ring.advance(at, 1);
-        Ok(Some((at, self.map.read(self.device, at)?)))
+        Ok(Some((at, block)))
     }
 
     /// Passes over one block without reading it.
@@ -157,11 +159,7 @@ impl Scanner<'_> {
             return if stale { Ok(false) } else { Err(JournalError::DamagedTransaction { tid, log_block }) };
         }
         if Commit::check(self.layout, block, open.crc.value()) == CommitCheck::Bad {
-            let followed = || -> Result<bool> {
-                let next = Header::parse(&self.map.read(self.device, self.at)?);
-                Ok(self.left > 0 && next.is_some_and(|header| header.sequence == tid.next().0))
-            };
-            return if !stale && followed()? {
+            return if !stale && self.is_next(tid.next())? {
                 Err(JournalError::DamagedTransaction { tid, log_block: at })
             } else {
                 Ok(false)
@@ -169,5 +167,14 @@ impl Scanner<'_> {
         }
         self.last_commit = time;
         Ok(true)
+    }
+
+    /// Returns whether the next block belongs to transaction `tid`.
+    fn is_next(&mut self, tid: Tid) -> Result<bool> {
+        if self.left == 0 {
+            return Ok(false);
+        }
+        let header = Header::parse(&self.window.read(self.at, self.left)?);
+        Ok(header.is_some_and(|header| header.sequence == tid.0))
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::testing::{BLOCK, LOG_START, config, device_bytes, log_superblock, with_log};
-use lanefs_device::{MemDevice, Op};
+use lanefs_device::{DeviceError, MemDevice, Op};
 use lanefs_format::jbd2::{Checksum, Commit, Crc32Be, Descriptor, RevokeBlock};
 use lanefs_sim::{FailingDevice, Failure};
 use std::time::Duration;
@@ -335,5 +335,40 @@ fn a_bit_flipped_in_any_read_goes_nowhere() {
                 );
             }
         }
+    }
+}
+
+/// A device with a byte that cannot be read.
+#[derive(Debug)]
+struct Scarred {
+    below: MemDevice,
+    bad: u64,
+}
+
+impl BlockDevice for Scarred {
+    lanefs_device::forward_to!(below: size read_only write_at flush discard);
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> lanefs_device::Result<()> {
+        let len = buf.len() as u64;
+        if (offset..offset + len).contains(&self.bad) {
+            return Err(DeviceError::new(Op::Read, offset, len, std::io::Error::from_raw_os_error(5)));
+        }
+        self.below.read_at(buf, offset)
+    }
+}
+
+#[test]
+fn only_what_is_needed_of_the_log_has_to_be_readable() {
+    let mut log = Writer::new();
+    log.copies(10, &[(5, 1), (6, 1)]);
+    let commit = log.commit(10);
+    // The block behind the last transaction is read too, to see that there is none.
+    for (at, is_needed) in [(commit, true), (commit + 1, true), (commit + 2, false), (BLOCKS - 1, false)] {
+        let bad = log.map.locate(at, 1).unwrap().0 + 7;
+        let device = Scarred { below: MemDevice::from_bytes(log.device.to_bytes()), bad };
+        let recovered = recover(&device, BLOCK, &config(BLOCKS));
+        assert_eq!(recovered.is_err(), is_needed, "block {at}: {recovered:?}");
+        let home = if is_needed { 0 } else { 1 };
+        assert_eq!(device_bytes(&device.below, 5)[0], home, "block {at}");
     }
 }

@@ -26,6 +26,20 @@ pub(crate) trait ReadBlocks {
         verify: impl FnOnce(&[u8]) -> Result<()>,
         f: impl FnOnce(&[u8]) -> Result<R>,
     ) -> Result<R>;
+
+    /// Runs `f` as [`view`](Self::view) does. If `block` is not in memory, the blocks that `among`
+    /// returns are read with it.
+    fn view_among<R>(
+        &self,
+        block: u64,
+        kind: u8,
+        among: impl FnOnce() -> Vec<u64>,
+        verify: impl FnOnce(&[u8]) -> Result<()>,
+        f: impl FnOnce(&[u8]) -> Result<R>,
+    ) -> Result<R> {
+        let _ = among;
+        self.view(block, kind, verify, f)
+    }
 }
 
 /// Changing the blocks of a map, inside a transaction.
@@ -78,7 +92,18 @@ impl ReadBlocks for Store {
         verify: impl FnOnce(&[u8]) -> Result<()>,
         f: impl FnOnce(&[u8]) -> Result<R>,
     ) -> Result<R> {
-        let buffer = self.file_block(block, kind, verify)?;
+        self.view_among(block, kind, Vec::new, verify, f)
+    }
+
+    fn view_among<R>(
+        &self,
+        block: u64,
+        kind: u8,
+        among: impl FnOnce() -> Vec<u64>,
+        verify: impl FnOnce(&[u8]) -> Result<()>,
+        f: impl FnOnce(&[u8]) -> Result<R>,
+    ) -> Result<R> {
+        let buffer = self.file_block_among(block, kind, among, verify)?;
         let bytes = buffer.read();
         f(&bytes)
     }

@@ -1,9 +1,15 @@
 //! Lookup in the tree: one descent, which examines nodes in place.
+//!
+//! A caller that goes through a file in order looks up the first block of each node's range. So a
+//! lookup of that block reads the nodes behind it too, and a lookup of another reads one node.
 
 use super::{Owner, node};
 use crate::error::{Error, Result};
 use crate::store::map::{Mapping, ReadBlocks};
 use lanefs_format::extent::{At, Bounds, MAX_BLOCKS, NodeRef, find};
+
+/// Bytes of nodes that a lookup reads at once, at most.
+const AHEAD: usize = 128 << 10;
 
 /// What a node has for a logical block.
 enum Step {
@@ -20,15 +26,32 @@ pub(crate) fn lookup(blocks: &impl ReadBlocks, owner: Owner, root: &[u8], lblk: 
     let top = NodeRef::new(root, At { ino: owner.ino, block: 0 })?;
     top.check(&bounds)?;
     let mut step = look(&top, &bounds, lblk);
+    // The node above, if it is not the root.
+    let mut above: Option<(u64, Bounds)> = None;
     // Every child's depth is its parent's less one, so this ends.
     loop {
-        match step {
+        let (block, bounds) = match step {
             Step::Found(mapping) => return Ok(mapping),
-            Step::Child { block, bounds } => {
-                step = node::view(blocks, owner, block, &bounds, |node| look(node, &bounds, lblk))?;
+            Step::Child { block, bounds } => (block, bounds),
+        };
+        let most = AHEAD / blocks.block_size().max(1);
+        let ahead = || match &above {
+            _ if bounds.logical.start != lblk => Vec::new(),
+            None => children(&top, lblk, most),
+            Some((block, bounds)) => {
+                let behind = node::view(blocks, owner, *block, bounds, |node| children(node, lblk, most));
+                behind.unwrap_or_default()
             }
-        }
+        };
+        step = node::view_among(blocks, owner, block, &bounds, ahead, |node| look(node, &bounds, lblk))?;
+        above = Some((block, bounds));
     }
+}
+
+/// Returns the child in which `lblk` lies and those behind it, `most` at most.
+fn children(node: &NodeRef<'_>, lblk: u32, most: usize) -> Vec<u64> {
+    let behind = node.entries.iter().skip(find(node.entries, lblk).unwrap_or(0));
+    behind.take(most).map(|entry| entry.index().ei_leaf).collect()
 }
 
 /// Returns how many nodes `entries` more entries at `lblk` add to the tree: one for each full node

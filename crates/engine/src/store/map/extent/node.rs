@@ -15,6 +15,19 @@ pub(super) fn view<R>(
     bounds: &Bounds,
     f: impl FnOnce(&NodeRef<'_>) -> R,
 ) -> Result<R> {
+    view_among(blocks, owner, block, bounds, Vec::new, f)
+}
+
+/// Runs `f` as [`view`] does. If the node is not in memory, the blocks that `among` returns are
+/// read with it.
+pub(super) fn view_among<R>(
+    blocks: &impl ReadBlocks,
+    owner: Owner,
+    block: u64,
+    bounds: &Bounds,
+    among: impl FnOnce() -> Vec<u64>,
+    f: impl FnOnce(&NodeRef<'_>) -> R,
+) -> Result<R> {
     let at = At { ino: owner.ino, block };
     let verify = |bytes: &[u8]| {
         let node = NodeRef::new(bytes, at)?;
@@ -23,7 +36,7 @@ pub(super) fn view<R>(
         }
         Ok(node.check(bounds)?)
     };
-    blocks.view(block, kind::EXTENT_NODE, verify, |bytes| {
+    blocks.view_among(block, kind::EXTENT_NODE, among, verify, |bytes| {
         let node = NodeRef::new(bytes, at)?;
         node.check_edges(bounds)?;
         Ok(f(&node))

@@ -1,10 +1,13 @@
 //! Volumes on an NBD server, beside what the server gives without a file system: 4 KiB at random
-//! places beside fio's engine `nbd`, 1 MiB in sequence beside nbdcopy.
+//! places beside fio's engine `nbd`, 1 MiB in sequence and imports beside nbdcopy. And on a server
+//! with latency, beside fuse2fs.
 //!
 //! `make bench-remote [ARGS='--quick --runs N reads-16 ...']`. The server is nbdkit's memory at a
 //! unix socket, a new one for each measurement. fio is measured in its two forms: N requests deep
 //! on one connection, and N jobs with a connection each. `device` is the client alone, without a
 //! volume. The targets are those of the better of one connection and four, as nbdcopy has.
+
+mod distant;
 
 use clap::Parser;
 use lanefs::{File, OpenOptions, Volume};
@@ -46,11 +49,17 @@ const CASES: &[Case<Bench>] = &[
     ("reads-64", |bench| bench.random(Work::Read, 64)),
     ("sequential-writes", |bench| bench.sequential(Work::Write)),
     ("sequential-reads", |bench| bench.sequential(Work::Read)),
+    ("create-fsync-1", |bench| bench.create_and_fsync(1)),
+    ("create-fsync-16", |bench| bench.create_and_fsync(16)),
+    ("ls", Bench::list),
+    ("import", Bench::import),
 ];
 
 /// What is measured, and how often.
 struct Bench {
     dir: tempfile::TempDir,
+    /// The command, which `make bench-remote` builds into the folder of this program.
+    lanefs: PathBuf,
     report: Report,
     runs: usize,
     time: Duration,
@@ -70,8 +79,12 @@ fn main() -> ExitCode {
 fn start(Args { effort, cases }: Args) -> Outcome<()> {
     let chosen = cases::choose(CASES, &cases)?;
     let time = Duration::from_secs(if effort.quick { 1 } else { 3 });
-    let mut bench =
-        Bench { dir: tempfile::tempdir()?, report: Report::new("remote"), runs: effort.runs(3), time };
+    let lanefs = std::env::current_exe()?.with_file_name("lanefs");
+    if !lanefs.is_file() {
+        return Err(format!("{} is missing: run make bench-remote", lanefs.display()).into());
+    }
+    let (dir, report) = (tempfile::tempdir()?, Report::new("remote"));
+    let mut bench = Bench { dir, lanefs, report, runs: effort.runs(3), time };
     cases::run(&mut bench, &chosen)?;
     bench.report.finish()?;
     Ok(())
