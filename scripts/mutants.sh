@@ -18,7 +18,8 @@ cd "$(dirname "$0")/.."
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")/mutants
 copy=$target/source
 mkdir -p "$copy"
-export CARGO_TARGET_DIR=$target/build
+# Whole campaigns, of which `make test` takes a part.
+export CARGO_TARGET_DIR=$target/build LANEFS_LONG=4
 
 # Makes the copy equal to the checkout. An unchanged file keeps its time, so that cargo rebuilds
 # only the files that a patch has changed.

@@ -55,8 +55,8 @@ pub use served::Served;
 pub use specimen::{edits, specimen};
 pub(crate) use tools::fixed_options;
 pub use tools::{
-    copy_program, debugfs, debugfs_write, dumpe2fs, e2fsck, e2fsck_clean, e2fsck_replay, memory_of, mke2fs,
-    mke2fs_command, private_mounts, require_root, require_tools, run, tool,
+    copy_file, debugfs, debugfs_write, dumpe2fs, e2fsck, e2fsck_clean, e2fsck_replay, long, memory_dir,
+    memory_of, mke2fs, mke2fs_command, private_mounts, require_root, require_tools, run, slice, tool,
 };
 pub use tree::{Kind, TreeEntry, assert_same_tree, tree_diff, tree_listing};
 pub use victims::{OLD, damage_and_use, large_victim, patterned, small_victim, with_mmp};

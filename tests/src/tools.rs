@@ -1,16 +1,19 @@
 //! Programs as judges.
 
 use crate::VirtualClock;
+use crate::campaign::day;
 use lanefs::{OpenOptions, Timestamp};
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::thread::UnshareFlags;
 use std::ffi::OsStr;
 use std::fs::File;
+use std::num::NonZero;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use tempfile::TempDir;
 
 /// Where Debian keeps what a test needs, also for users whose PATH leaves it out.
 fn search_path() -> String {
@@ -140,13 +143,46 @@ pub(crate) fn fixed_options() -> OpenOptions {
     options.clock(Some(made_at)).mmp_clock(clock)
 }
 
-/// Copies a program. A process of its own does it: if this process had the copy open for writing,
-/// so had a child that another thread forks, and the kernel would run no such file (ETXTBSY).
+/// Copies a file. A process of its own does it: `cp` leaves holes out, which `std::fs::copy` would
+/// write as zeros; and a program can be run at once. If this process had the copy open for writing,
+/// so had a child that another thread forks, and the kernel would not run it (ETXTBSY).
 ///
 /// # Panics
 /// If that fails.
-pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+pub fn copy_file(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     run("cp", &[from.as_ref(), to.as_ref()]);
+}
+
+/// Returns a folder in memory, for volumes and their judges, or one of the disk where there is no
+/// memory for files: nothing waits for a disk there. Tests of what files on a disk have (direct
+/// I/O, lost syncs) take `tempfile::tempdir`.
+///
+/// # Panics
+/// If it cannot be made.
+pub fn memory_dir() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    // Containers have 64 MiB of it.
+    let room = rustix::fs::statvfs(memory).map_or(0, |stat| stat.f_bavail * stat.f_frsize);
+    let made = if room < 4 << 30 { tempfile::tempdir() } else { tempfile::tempdir_in(memory) };
+    made.expect("a folder")
+}
+
+/// Returns `LANEFS_LONG`, how many times as much a campaign does as in `make test`: 1 unless set.
+///
+/// # Panics
+/// If it is set to something else than a number of at least 1.
+pub fn long() -> usize {
+    match std::env::var("LANEFS_LONG") {
+        Ok(n) => n.parse::<NonZero<usize>>().expect("LANEFS_LONG is a number of at least 1").get(),
+        Err(_) => 1,
+    }
+}
+
+/// Returns one in `every` of the cases of a campaign, or [`long`] times as many: others each day.
+pub fn slice<T>(cases: impl Iterator<Item = T>, every: usize) -> impl Iterator<Item = T> {
+    let (every, day) = ((every / long()).max(1), day());
+    println!("LANEFS_SEED={day}, one case in {every}");
+    cases.skip((day % every as u64) as usize).step_by(every)
 }
 
 /// Returns the bytes of memory that a process has for itself. Not the pages of its program: how

@@ -50,24 +50,40 @@ fn check(volume: &Volume, dir: &str, expected: &BTreeSet<Vec<u8>>) {
 struct Case {
     options: &'static [&'static str],
     names: u32,
+    /// Levels of the index above its root, once all names are there.
+    levels: Option<u8>,
     unsigned: bool,
     mount: &'static str,
 }
 
 const CASES: &[Case] = &[
-    Case { options: &["-b", "1024"], names: 40_000, unsigned: false, mount: "" },
-    Case { options: &["-b", "4096"], names: 100_000, unsigned: true, mount: "" },
-    Case { options: &["-b", "1024", "-O", "large_dir"], names: 20_000, unsigned: true, mount: "" },
+    Case { options: &["-b", "1024"], names: 15_000, levels: Some(1), unsigned: false, mount: "" },
+    Case { options: &["-b", "4096"], names: 80_000, levels: Some(1), unsigned: true, mount: "" },
+    Case {
+        options: &["-b", "1024", "-O", "large_dir"],
+        names: 10_000,
+        levels: Some(1),
+        unsigned: true,
+        mount: "",
+    },
     Case {
         options: &["-b", "4096", "-O", "^metadata_csum,^extents,^64bit"],
-        names: 20_000,
+        names: 10_000,
+        levels: Some(0),
         unsigned: false,
         mount: "",
     },
-    Case { options: &["-b", "1024", "-O", "^dir_index,^filetype"], names: 2000, unsigned: false, mount: "" },
+    Case {
+        options: &["-b", "1024", "-O", "^dir_index,^filetype"],
+        names: 2000,
+        levels: None,
+        unsigned: false,
+        mount: "",
+    },
     Case {
         options: &["-b", "2048", "-O", "^metadata_csum"],
         names: 20_000,
+        levels: Some(1),
         unsigned: false,
         mount: "nodelalloc",
     },
@@ -130,6 +146,10 @@ fn both_ways() {
         check(&volume, "/dir", &expected);
         volume.close().unwrap();
         e2fsck_clean(&image);
+        if let Some(levels) = case.levels {
+            let index = debugfs(&image, "htree_dump /dir");
+            assert!(index.contains(&format!("Indirect levels: {levels}")), "{:?}", case.options);
+        }
 
         // The kernel finds every name, removes all, and has an empty directory.
         let mount = LoopMount::new(&image, case.mount);

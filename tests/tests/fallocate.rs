@@ -1,11 +1,11 @@
 //! The kernel as judge of fallocate: the same random writes, truncations and calls of fallocate by
 //! lanefs and by the kernel's ext4, on volumes of each kind. Every call must say the same; then
 //! size, content and holes must be the same, also as the kernel reads them on the volume that
-//! lanefs changed.
+//! lanefs changed. A run tries a third of the kinds and modes, by the day; with `LANEFS_LONG=3` all.
 
 use lanefs::{FallocMode, File, Volume};
 use lanefs_sim::seed_from_env;
-use lanefs_tests::{LoopMount, debugfs, e2fsck_clean, mke2fs, modes, open, writing};
+use lanefs_tests::{LoopMount, debugfs, e2fsck_clean, mke2fs, modes, open, slice, writing};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
@@ -175,10 +175,9 @@ fn run(kind: usize, seed: u64, options: lanefs::OpenOptions, rounds: usize) {
 #[test]
 fn each_call_does_what_the_kernel_does() {
     let seed = seed_from_env("LANEFS_SEED").value();
-    for kind in 0..KINDS.len() {
-        for mode in modes() {
-            run(kind, seed + kind as u64, mode.options(), 3);
-        }
+    let kinds = (0..KINDS.len()).flat_map(|kind| modes().into_iter().map(move |mode| (kind, mode)));
+    for (kind, mode) in slice(kinds, 3) {
+        run(kind, seed + kind as u64, mode.options(), 3);
     }
 }
 

@@ -11,10 +11,10 @@ use lanefs_tests::campaign::{
 const DEPTH: FaultDepth = FaultDepth { per_case: usize::MAX, e2fsck_every: 300, seed: 1, only: None };
 
 /// The workloads of a day, in each setting.
-const SLICE: u64 = 16;
+const SLICE: u64 = 8;
 
 /// I/Os of a case of the day that fail.
-const PER_CASE: usize = 120;
+const PER_CASE: usize = 60;
 
 fn judge(cases: &[Case], depth: FaultDepth) -> Count {
     let outcome = explore_all(cases, 2, || FaultExplorer::new(depth));
@@ -50,7 +50,7 @@ fn a_slice_by_the_date() {
         Case { setting, workload }
     }));
     let count = judge(&cases, FaultDepth { per_case: PER_CASE, seed: day, ..DEPTH });
-    assert!(count.faults > 10_000, "only {count:?}: few calls failed");
+    assert!(count.faults > 2500, "only {count:?}: few calls failed");
 }
 
 /// The same case has the same calls: what is found can be shown again.

@@ -6,7 +6,7 @@
 
 use lanefs::{Error, Volume};
 use lanefs_sim::{Seed, seed_from_env};
-use lanefs_tests::{Watchdog, e2fsck_clean, mke2fs, open, volume_lines, writing};
+use lanefs_tests::{Watchdog, e2fsck_clean, long, mke2fs, open, volume_lines, writing};
 use rand::Rng;
 use rand::rngs::StdRng;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 const THREADS: u64 = 8;
 
 /// Operations of a thread.
-const STEPS: u64 = 1500;
+const STEPS: usize = 1500;
 
 /// Works in a directory of its own and keeps a model of it.
 fn own_step(volume: &Volume, root: &str, model: &mut BTreeMap<String, Vec<u8>>, rng: &mut StdRng) {
@@ -40,7 +40,6 @@ fn run(args: &[&str]) {
     let image = dir.path().join("volume.img");
     mke2fs(&image, 48 << 20, args);
     let seed: Seed = seed_from_env("LANEFS_SEED");
-    let long: u64 = std::env::var("LANEFS_LONG").map_or(1, |n| n.parse().expect("a number"));
     let watchdog = Watchdog::new(format!("{args:?}, seed {:#x}", seed.value()));
     let volume = open(writing(), &image).unwrap();
     let models: Vec<BTreeMap<String, Vec<u8>>> = std::thread::scope(|scope| {
@@ -51,7 +50,7 @@ fn run(args: &[&str]) {
                     let root = format!("/own{t}");
                     volume.create_dir(&root).unwrap();
                     let mut model = BTreeMap::new();
-                    for _ in 0..STEPS * long {
+                    for _ in 0..STEPS * long() {
                         own_step(volume, &root, &mut model, &mut rng);
                         if rng.random_range(0..50) == 0 {
                             volume.sync().unwrap();

@@ -7,7 +7,7 @@
 use super::power_loss::{ARGS, burst, check_image, check_promises};
 use lanefs_device::{BlockDevice, CowDevice, Result, WriteOp, forward_to};
 use lanefs_sim::{CrashState, DumpFile, Image, Log, OverlayDevice, RecordingDevice, Shape, seed_from_env};
-use lanefs_tests::patterned;
+use lanefs_tests::{long, patterned};
 use std::sync::Arc;
 
 const BLOCK: usize = 4096;
@@ -35,7 +35,7 @@ fn flat(device: &dyn BlockDevice, base: &Image) -> Image {
 #[test]
 fn what_was_synced_in_an_overlay_is_there_after_a_cut() {
     let seed = seed_from_env("LANEFS_SEED");
-    let factor: usize = std::env::var("LANEFS_LONG").ok().and_then(|v| v.parse().ok()).unwrap_or(1);
+    let factor = long();
     let dir = tempfile::tempdir().unwrap();
     let fours: &[&str] = &["-t", "ext4", "-b", "4096", "-J", "size=4"];
     for (args, atomic_write) in [(ARGS, 512), (fours, 512), (ARGS, 8)] {

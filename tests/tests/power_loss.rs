@@ -7,7 +7,7 @@
 
 use lanefs::{AtSymlink, NewAttr, OpenOptions, RenameFlags, SetAttr, SetXattr, Volume};
 use lanefs_sim::{CrashState, DumpFile, Image, Log, RecordingDevice, Seed, seed_from_env};
-use lanefs_tests::{e2fsck, patterned, volume_digest};
+use lanefs_tests::{e2fsck, long, patterned, volume_digest};
 use rand::Rng;
 use rand::rngs::StdRng;
 use std::sync::Arc;
@@ -134,7 +134,7 @@ pub(crate) fn check_promises(state: &CrashState, burst: &Burst, device: Arc<dyn 
 fn campaign(args: &[&str], atomic_write: usize) {
     let dir = tempfile::tempdir().unwrap();
     let seed: Seed = seed_from_env("LANEFS_SEED");
-    let factor: usize = std::env::var("LANEFS_LONG").ok().and_then(|v| v.parse().ok()).unwrap_or(1);
+    let factor = long();
     let mut rng = seed.rng(1);
     let base = patterned(12 << 20, args);
     let device = Arc::new(RecordingDevice::new(base.clone()).with_atomic_write(atomic_write));

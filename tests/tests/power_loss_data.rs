@@ -12,7 +12,7 @@
 use lanefs::{FallocMode, File, Timestamp, Volume};
 use lanefs_device::BlockDevice;
 use lanefs_sim::{CrashState, DumpFile, Image, Log, RecordingDevice, Seed, seed_from_env};
-use lanefs_tests::{Mode, OLD, PokingDevice, Tracked, e2fsck, modes, patterned};
+use lanefs_tests::{Mode, OLD, PokingDevice, Tracked, e2fsck, long, modes, patterned};
 use rand::Rng;
 use rand::rngs::StdRng;
 use std::collections::BTreeMap;
@@ -412,7 +412,7 @@ fn judge(volume: &Volume, history: &History, promised: &Promised) -> Result<(), 
 
 fn campaign(args: &[&str], block: usize, stream: u64) {
     let seed: Seed = seed_from_env("LANEFS_SEED");
-    let factor: usize = std::env::var("LANEFS_LONG").ok().and_then(|v| v.parse().ok()).unwrap_or(1);
+    let factor = long();
     // A program for each state would take most of the time.
     let e2fsck_every = if factor > 1 { 2 } else { 9 };
     let base = patterned(8 << 20, args);

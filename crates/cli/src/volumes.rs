@@ -160,8 +160,10 @@ pub(crate) fn open_with(
     write: bool,
     change: impl FnOnce(OpenOptions) -> OpenOptions,
 ) -> Res<Volume> {
-    // A command reads and writes once: a small cache does, and leaves the machine its memory.
-    let cached = OpenOptions::new().cache_bytes(64 << 20);
+    // A command reads and writes once: a small cache does, and leaves the machine its memory. One
+    // thread writes, so direct I/O would wait for the device once for each small file. The system
+    // writes back beside it, and keeps what the next command reads.
+    let cached = OpenOptions::new().cache_bytes(64 << 20).cached(Cached::All);
     open_by(name, write, change(cached.write(write)))
 }
 

@@ -126,7 +126,7 @@ fn is_mounted(m: &Mount, dir: &str) -> bool {
 /// Not mounted yet, with a copy of the command that every user may run.
 fn blank() -> Mount {
     let m = Mount::blank();
-    lanefs_tests::copy_program(env!("CARGO_BIN_EXE_lanefs"), m.image.beside("lanefs"));
+    lanefs_tests::copy_file(env!("CARGO_BIN_EXE_lanefs"), m.image.beside("lanefs"));
     m
 }
 

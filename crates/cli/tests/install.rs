@@ -10,7 +10,7 @@ fn built() -> tempfile::TempDir {
     let target = tempfile::tempdir().unwrap();
     let debug = target.path().join("debug");
     fs::create_dir(&debug).unwrap();
-    lanefs_tests::copy_program(env!("CARGO_BIN_EXE_lanefs"), debug.join("lanefs"));
+    lanefs_tests::copy_file(env!("CARGO_BIN_EXE_lanefs"), debug.join("lanefs"));
     for library in ["liblanefs_capi.so", "liblanefs_capi.a"] {
         fs::write(debug.join(library), "").unwrap();
     }

@@ -341,7 +341,7 @@ fn a_user_mounts_his_own() {
         std::os::unix::fs::chown(path, Some(65534), Some(65534)).unwrap();
     }
     // Where the user can run it.
-    lanefs_tests::copy_program(env!("CARGO_BIN_EXE_lanefs"), m.image.beside("lanefs"));
+    lanefs_tests::copy_file(env!("CARGO_BIN_EXE_lanefs"), m.image.beside("lanefs"));
     // The device is for all, as udev has it: in a mount namespace, for a machine without udev has
     // it for root only.
     let script = r#"

@@ -242,7 +242,7 @@ fn the_socket_is_the_owners_and_goes_with_the_mount() {
     // Another user does not find it.
     fs::set_permissions(m.image.beside(""), fs::Permissions::from_mode(0o755)).unwrap();
     let open = m.image.beside("lanefs");
-    lanefs_tests::copy_program(env!("CARGO_BIN_EXE_lanefs"), &open);
+    lanefs_tests::copy_file(env!("CARGO_BIN_EXE_lanefs"), &open);
     let mut other = Command::new(&open);
     let out = other
         .args(["top", "m", "--once"])

@@ -183,7 +183,7 @@ fn an_ordinary_user_needs_no_right() {
         "chmod 0000 t/zero t/shut/in/one t/shut/in t/shut; chown -R -h nobody:nogroup t; chown nobody v.img; \
          mkdir o; chown nobody o",
     );
-    lanefs_tests::copy_program(env!("CARGO_BIN_EXE_lanefs"), bench.at("lanefs"));
+    lanefs_tests::copy_file(env!("CARGO_BIN_EXE_lanefs"), bench.at("lanefs"));
     let user = |args: &[&str]| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", "nobody", "--regid", "nogroup", "--clear-groups", "./lanefs"]);

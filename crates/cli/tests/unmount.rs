@@ -328,7 +328,7 @@ fn an_owner_without_root_sees_that_the_kernel_has_his_image() {
     for path in [m.image.beside(""), m.image.path.clone()] {
         std::os::unix::fs::chown(path, Some(65534), Some(65534)).unwrap();
     }
-    lanefs_tests::copy_program(env!("CARGO_BIN_EXE_lanefs"), m.image.beside("lanefs"));
+    lanefs_tests::copy_file(env!("CARGO_BIN_EXE_lanefs"), m.image.beside("lanefs"));
     let as_user = |args: &[&str]| {
         let mut command = tool("setpriv");
         command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "./lanefs"]).args(args);

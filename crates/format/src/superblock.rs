@@ -187,9 +187,9 @@ impl Superblock {
         self.encode_for(self.raw.s_block_group_nr.get())
     }
 
-    /// Encodes the copy in `group`; groups beyond 65535 keep the low 16 bits, as mke2fs does.
+    /// Encodes the copy in `group`. Of a group beyond 65535 the number is 65535, as mke2fs has it.
     pub fn encode_backup(&self, group: u32) -> [u8; SUPERBLOCK_SIZE] {
-        self.encode_for(group as u16)
+        self.encode_for(u16::try_from(group).unwrap_or(u16::MAX))
     }
 
     fn encode_for(&self, group: u16) -> [u8; SUPERBLOCK_SIZE] {

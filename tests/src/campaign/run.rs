@@ -11,12 +11,11 @@ use super::step::{Flag, Step, Way};
 use super::story::Story;
 use super::volume::POKED;
 use super::workload::{Case, Workload};
-use crate::{Poker, PokingDevice, Tracked};
+use crate::{Poker, PokingDevice, Tracked, memory_dir};
 use lanefs::{AtSymlink, Error, File, OpenOptions, SetAttr, Upkeep, Volume};
 use lanefs_device::BlockDevice;
 use lanefs_sim::{Image, Log, OverlayDevice, RecordingDevice, RecordingMemory};
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
 /// A promise that holds from some moment on.
@@ -91,9 +90,7 @@ fn device(setting: &Setting, image: &Image) -> Result<(Arc<dyn BlockDevice>, Arc
         return Ok((Arc::clone(&device) as _, device));
     }
     // The mapping outlives the name.
-    let memory = Path::new("/dev/shm");
-    let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
-    let dir = dir.map_err(|e| e.to_string())?;
+    let dir = memory_dir();
     let device = RecordingMemory::create(dir.path().join("memory"), image.clone(), TEAR);
     let device = device.map_err(|e| e.to_string())?;
     let record = Arc::clone(device.record());

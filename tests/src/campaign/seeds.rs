@@ -2,6 +2,7 @@
 //! slice chosen by the date.
 
 use super::workload::Case;
+use lanefs_sim::seed_from_env;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
@@ -31,9 +32,9 @@ pub fn fault_seeds() -> Result<Vec<Case>, String> {
 /// # Panics
 /// If that is no number.
 pub fn day() -> u64 {
-    match std::env::var("LANEFS_SEED") {
-        Ok(seed) => seed.parse().expect("LANEFS_SEED is a number"),
-        Err(_) => SystemTime::UNIX_EPOCH.elapsed().unwrap_or(Duration::ZERO).as_secs() / 86_400,
+    match std::env::var_os("LANEFS_SEED") {
+        Some(_) => seed_from_env("LANEFS_SEED").value(),
+        None => SystemTime::UNIX_EPOCH.elapsed().unwrap_or(Duration::ZERO).as_secs() / 86_400,
     }
 }
 

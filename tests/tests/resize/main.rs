@@ -11,10 +11,11 @@ use lanefs_check::check;
 use lanefs_device::{BlockDevice, FileOptions, Op};
 use lanefs_sim::FailingDevice;
 use lanefs_tests::{
-    LoopMount, dumpe2fs, e2fsck_clean, mke2fs, require_root, require_tools, run, volume_digest,
+    LoopMount, copy_file, dumpe2fs, e2fsck_clean, memory_dir, mke2fs, require_root, require_tools, run,
+    volume_digest,
 };
 use std::collections::BTreeMap;
-use std::fs::{File, copy};
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -98,11 +99,11 @@ fn head(path: &Path) -> BTreeMap<String, String> {
 #[test]
 fn grown_volumes_are_sound_and_like_those_of_resize2fs() {
     require_tools(&["resize2fs"]);
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let (path, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
     for (name, options, before, after) in SHAPES {
         let digest = make(&path, before << 20, options);
-        copy(&path, &theirs).unwrap();
+        copy_file(&path, &theirs);
         let resize = grow(&path, after << 20);
         println!("{name}: {} groups", resize.groups());
         drop(resize);
@@ -129,26 +130,36 @@ fn grown_volumes_are_sound_and_like_those_of_resize2fs() {
     }
 }
 
+/// Has one file take all blocks, without their content where it has extents. Returns its size.
+fn fill_up(volume: &Volume) -> u64 {
+    let file = volume.create_file("/all").unwrap();
+    let (mut at, mut len, mut allocates) = (0, 1 << 20, true);
+    while len > 0 {
+        let done = match allocates {
+            true => file.fallocate(FallocMode::Allocate, at, len),
+            false => file.write_at(&vec![7; len as usize], at),
+        };
+        match done {
+            Ok(()) => at += len,
+            Err(Error::NotSupported(_)) if allocates => allocates = false,
+            Err(Error::NoSpace) => len /= 2,
+            Err(e) => panic!("{e}"),
+        }
+    }
+    at
+}
+
 /// What was grown is used to the last block and inode, by lanefs and by the kernel.
 #[test]
 fn grown_volumes_are_full_volumes() {
     require_root();
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     for (name, options, before, after) in SHAPES.iter().filter(|shape| shape.3 < 400) {
         make(&path, before << 20, options);
         grow(&path, after << 20);
         let volume = Volume::open(&path).unwrap();
-        let file = volume.create_file("/all").unwrap();
-        let (mut at, mut bytes) = (0, vec![7; 1 << 20]);
-        while !bytes.is_empty() {
-            match file.write_at(&bytes, at) {
-                Ok(()) => at += bytes.len() as u64,
-                Err(Error::NoSpace) => bytes.truncate(bytes.len() / 2),
-                Err(e) => panic!("{name}: {e}"),
-            }
-        }
-        drop(file);
+        let at = fill_up(&volume);
         assert!(at > (after - before - 20) << 20, "{name}: only {at} bytes");
         volume.close().unwrap();
         e2fsck_clean(&path);
@@ -166,7 +177,7 @@ fn grown_volumes_are_full_volumes() {
 #[test]
 fn growth_goes_on_with_resize2fs() {
     require_tools(&["resize2fs"]);
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     for (name, options, before, after) in SHAPES {
         let digest = make(&path, before << 20, options);
@@ -190,7 +201,7 @@ fn shrink(path: &Path, size: u64) {
 /// What was grown is cut again: nothing has to move.
 #[test]
 fn grown_volumes_shrink_again() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     for (name, options, before, after) in SHAPES {
         let digest = make(&path, before << 20, options);
@@ -274,7 +285,7 @@ const FAR: &[(&str, &[&str], u64)] = &[
 #[test]
 fn what_lies_far_behind_moves() {
     require_tools(&["resize2fs"]);
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     for (name, options, size) in FAR {
         let digest = make_far(&path, *size, options);
@@ -298,7 +309,7 @@ fn what_lies_far_behind_moves() {
 /// What does not move is refused by name, and nothing is written.
 #[test]
 fn a_size_that_is_too_small_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     make(&path, 100 << 20, &["-t", "ext4", "-b", "1024"]);
     let mut resize = open(Arc::new(FileOptions::new().open(&path).unwrap()));
@@ -344,7 +355,7 @@ fn refused(path: &Path, change: impl FnOnce(&mut Resize) -> lanefs::Result<()>) 
 /// Counts of free inodes are not trusted: bitmaps say which ones are in use.
 #[test]
 fn an_inode_in_use_is_not_cut_off() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     mke2fs(&path, 24 << 20, &["-t", "ext4", "-b", "1024", "-N", "216", "-O", "^has_journal"]);
     let volume = Volume::open(&path).unwrap();
@@ -367,7 +378,7 @@ fn block_of(path: &Path, file: &str) -> u64 {
 /// Runs of files that the block bitmap has as free could be given to others.
 #[test]
 fn a_file_in_free_blocks_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     make_damaged(&path, &["-t", "ext4"], &[]);
     let block = block_of(&path, "/file3") + 2;
@@ -379,7 +390,7 @@ fn a_file_in_free_blocks_is_refused() {
 /// A map that shows more blocks than are in use names some of them more than once.
 #[test]
 fn a_block_of_two_files_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     make_damaged(&path, &["-t", "ext3"], &[]);
     let block = block_of(&path, "/file3");
@@ -396,7 +407,7 @@ fn a_block_of_two_files_is_refused() {
 
 #[test]
 fn a_file_in_fixed_structures_or_the_log_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     make_damaged(&path, &["-t", "ext3"], &[]);
     let table = lanefs_tests::debugfs(&path, "imap <2>");
@@ -412,7 +423,7 @@ fn a_file_in_fixed_structures_or_the_log_is_refused() {
 /// The double indirect block of the resize inode is written at its place.
 #[test]
 fn a_resize_inode_in_the_log_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     let mut bytes = make_damaged(&path, &["-t", "ext4"], &[]);
     let dind = lanefs_tests::debugfs(&path, "stat <7>");
@@ -433,7 +444,7 @@ fn a_resize_inode_in_the_log_is_refused() {
 /// Bad blocks, and blocks that no file owns, keep a volume from being cut before anything moves.
 #[test]
 fn a_block_without_a_file_is_refused_before_files_move() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     let list = dir.path().join("bad");
     std::fs::write(&list, "60000\n").unwrap();
@@ -450,7 +461,7 @@ fn a_block_without_a_file_is_refused_before_files_move() {
 /// A write that fails before any transaction leaves a volume that is closed, without a journal too.
 #[test]
 fn a_growth_that_fails_early_leaves_a_closed_volume() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     for options in [&["-t", "ext4", "-b", "1024"][..], &["-t", "ext4", "-b", "1024", "-O", "^has_journal"]] {
         let digest = make(&path, 20 << 20, options);
@@ -471,7 +482,7 @@ fn a_growth_that_fails_early_leaves_a_closed_volume() {
 
 #[test]
 fn sparse_terabyte() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     for options in [&["-t", "ext4"][..], &["-t", "ext4", "-O", "^flex_bg"]] {
         let digest = make(&path, 1 << 30, options);
@@ -490,7 +501,7 @@ fn sparse_terabyte() {
 /// Beyond 16 TiB block numbers do not fit into the resize inode, or need 64bit.
 #[test]
 fn beyond_32_bits() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     make(&path, 64 << 20, &["-t", "ext4", "-b", "4096", "-O", "^64bit"]);
     let resize = open(Arc::new(FileOptions::new().open(&path).unwrap()));
@@ -501,7 +512,7 @@ fn beyond_32_bits() {
 
 #[test]
 fn refusals_change_nothing() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     make(&path, 64 << 20, &["-t", "ext4", "-b", "4096"]);
     let mut resize = open(Arc::new(FileOptions::new().open(&path).unwrap()));

@@ -4,10 +4,9 @@ use super::{grow, head, judge, make, open, refused, shrink};
 use lanefs::{Error, Resize, ResizeError, SetXattr, Volume};
 use lanefs_device::FileOptions;
 use lanefs_tests::{
-    LoopMount, TreeEntry, debugfs, e2fsck_clean, mke2fs, require_root, require_tools, run, tree_listing,
-    volume_digest,
+    LoopMount, TreeEntry, copy_file, debugfs, e2fsck_clean, memory_dir, mke2fs, require_root, require_tools,
+    run, tree_listing, volume_digest,
 };
-use std::fs::copy;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -31,7 +30,7 @@ fn shrink_to_minimum(path: &Path) -> u64 {
 /// Returns the bytes of the volume that `resize2fs -M` makes of a copy.
 fn least_of_resize2fs(path: &Path) -> u64 {
     let theirs = path.with_extension("theirs");
-    copy(path, &theirs).unwrap();
+    copy_file(path, &theirs);
     run("resize2fs", &["-f", "-M", theirs.to_str().unwrap()]);
     resize(&theirs).size()
 }
@@ -82,7 +81,7 @@ pub(super) fn make_with_far_log(path: &Path, size: u64, options: &[&str]) -> u64
 fn the_log_moves() {
     require_root();
     require_tools(&["resize2fs"]);
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     for (name, options, size) in [
         ("default", &["-t", "ext4", "-b", "4096"][..], 1024_u64),
@@ -115,7 +114,7 @@ fn the_log_moves() {
 /// The copy of the log's map in the superblock, and in its backups, leads to where the log is.
 #[test]
 fn the_copies_of_the_map_follow_the_log() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     make(&path, 200 << 20, &["-t", "ext4", "-b", "1024"]);
     shrink(&path, 60 << 20);
@@ -161,7 +160,7 @@ pub(super) fn fill_groups(volume: &Volume, low: usize, dirs: usize) {
 fn inodes_move() {
     require_root();
     require_tools(&["resize2fs"]);
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     for (name, options) in [
         ("ext4", &["-t", "ext4"][..]),
@@ -193,7 +192,7 @@ fn inodes_move() {
 /// A reserved inode keeps its number, and there have to be enough for all others.
 #[test]
 fn too_few_inodes_are_refused() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     mke2fs(&path, 32 << 20, &["-t", "ext4", "-b", "1024", "-g", "1024", "-N", "256", "-O", "^has_journal"]);
     let volume = Volume::open(&path).unwrap();
@@ -210,7 +209,7 @@ fn too_few_inodes_are_refused() {
 /// A directory of more blocks than a transaction has, whose number goes away.
 #[test]
 fn a_log_too_small_for_a_directory_is_told_before_anything_moves() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     mke2fs(
         &path,
@@ -257,7 +256,7 @@ pub(super) fn make_spread(path: &Path, options: &[&str]) -> u64 {
 fn extents_are_split() {
     require_root();
     require_tools(&["resize2fs"]);
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     for options in [&["-t", "ext4", "-J", "size=1"][..], &["-t", "ext4", "-O", "^has_journal,^metadata_csum"]]
     {

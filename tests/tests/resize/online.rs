@@ -1,11 +1,12 @@
 //! Growth of a volume that is open, beside threads that write.
 
-use super::{SHAPES, head, judge, make};
+use super::{SHAPES, fill_up, head, judge, make};
 use lanefs::{Error, FallocMode, OpenOptions, ResizeError, SetXattr, Upkeep, Volume};
 use lanefs_device::{BlockDevice, DeviceError, FileOptions, MemDevice, Op};
 use lanefs_sim::FailingDevice;
 use lanefs_tests::{
-    Ending, LoopMount, e2fsck, e2fsck_clean, mke2fs, require_root, require_tools, run, volume_digest,
+    Ending, LoopMount, copy_file, e2fsck, e2fsck_clean, memory_dir, mke2fs, require_root, require_tools, run,
+    volume_digest,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -61,26 +62,12 @@ fn check_files(volume: &Volume, files: &Files) {
     }
 }
 
-/// Writes one file until the volume is full. Returns its size.
-fn fill_up(volume: &Volume) -> u64 {
-    let file = volume.create_file("/all").unwrap();
-    let (mut at, mut bytes) = (0, vec![7; 1 << 20]);
-    while !bytes.is_empty() {
-        match file.write_at(&bytes, at) {
-            Ok(()) => at += bytes.len() as u64,
-            Err(Error::NoSpace) => bytes.truncate(bytes.len() / 2),
-            Err(e) => panic!("{e}"),
-        }
-    }
-    at
-}
-
 /// Each shape grows while three threads write, in two steps. What came is used before the volume is
 /// closed, and by the kernel.
 #[test]
 fn a_volume_grows_beside_writers() {
     require_root();
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     for (name, options, before, after) in SHAPES {
         println!("{name}");
@@ -129,11 +116,11 @@ fn a_volume_grows_beside_writers() {
 #[test]
 fn an_open_volume_grows_as_a_closed_one() {
     require_tools(&["resize2fs"]);
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let (path, closed) = (dir.path().join("open"), dir.path().join("closed"));
     for (name, options, before, after) in SHAPES {
         let digest = make(&path, before << 20, options);
-        std::fs::copy(&path, &closed).unwrap();
+        copy_file(&path, &closed);
         super::grow(&closed, after << 20);
         lengthen(&path, after << 20);
         let volume = Volume::open(&path).unwrap();
@@ -162,7 +149,7 @@ fn an_open_volume_grows_as_a_closed_one() {
 /// Many small growths of one open volume, with its groups loaded, full and in use.
 #[test]
 fn a_volume_grows_again_and_again() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     mke2fs(&path, 8 << 20, &["-t", "ext4", "-b", "1024", "-g", "2048", "-J", "size=1", "-N", "512"]);
     let volume = Volume::open(&path).unwrap();
@@ -201,7 +188,7 @@ fn a_volume_grows_again_and_again() {
 /// A label that is changed reaches the backups before and behind a growth.
 #[test]
 fn backups_have_the_new_size_and_the_label() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     make(&path, 40 << 20, &["-t", "ext4", "-b", "1024"]);
     let volume = Volume::open(&path).unwrap();
@@ -222,7 +209,7 @@ fn backups_have_the_new_size_and_the_label() {
 
 #[test]
 fn an_open_volume_does_not_get_any_size() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     let digest = make(&path, 64 << 20, &["-t", "ext4", "-b", "4096"]);
     let refused = |volume: &Volume, size: u64| match volume.grow(size) {
@@ -251,7 +238,7 @@ fn an_open_volume_does_not_get_any_size() {
 /// volume of the old size or the new one.
 #[test]
 fn a_growth_that_fails_leaves_a_sound_volume() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     let (mut old, mut new) = (0, 0);
     for nth in 1.. {
@@ -334,7 +321,7 @@ impl BlockDevice for FullHost {
 /// A growth that finds no space on the host changes nothing, and the volume stays in use.
 #[test]
 fn a_full_host_fails_the_growth_alone() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     let mut refused = 0;
     for left in 0.. {

@@ -1,4 +1,5 @@
-//! Power loss at every write of a resize.
+//! Power loss at every write of a resize. A run judges a slice of the states, chosen by the day;
+//! with `LANEFS_LONG=24` all of them.
 
 use super::{make, make_far, open};
 use crate::moves::{fill_groups, make_spread, make_with_far_log};
@@ -6,14 +7,14 @@ use lanefs::{Resize, Volume};
 use lanefs_check::check;
 use lanefs_device::BlockDevice;
 use lanefs_sim::{CrashState, DumpFile, Image, Log, Loss, RecordingDevice, Seed, Shape, seed_from_env};
-use lanefs_tests::{debugfs, e2fsck, mke2fs, volume_digest};
+use lanefs_tests::{copy_file, debugfs, e2fsck, memory_dir, mke2fs, slice, volume_digest};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::Arc;
 
 /// A volume of `before` MiB on a medium of `after` MiB, with what it holds.
 fn image(options: &[&str], before: u64, after: u64) -> (Image, u64) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     let digest = make(&path, before << 20, options);
     File::options().write(true).open(&path).unwrap().set_len(after << 20).unwrap();
@@ -53,7 +54,7 @@ fn judge_raw(state: &CrashState, digest: u64, dump: &mut DumpFile) {
     dump.set(&state.device().image()).unwrap();
     // The dump knows of no change but its own.
     let path = dump.path().with_extension("raw");
-    std::fs::copy(dump.path(), &path).unwrap();
+    copy_file(dump.path(), &path);
     let (code, said) = e2fsck(&path, &["-fy"]);
     assert!(code < 2, "{state}: e2fsck -fy: {code}\n{said}");
     let (code, said) = e2fsck(&path, &["-fn"]);
@@ -63,22 +64,40 @@ fn judge_raw(state: &CrashState, digest: u64, dump: &mut DumpFile) {
     volume.close().unwrap();
 }
 
+/// The states of a campaign that are judged.
+#[derive(Clone, Copy)]
+struct Depth {
+    /// States of an epoch beside its prefixes, and random ones.
+    small: usize,
+    random: usize,
+    /// One in so many is judged.
+    every: usize,
+    /// The recovery of each ordered state is cut too, not only that of one state in fifty: that of
+    /// a resize writes more than the log's blocks.
+    recoveries: bool,
+}
+
+const GROWTH: Depth = Depth { small: 60, random: 8, every: 4, recoveries: true };
+
+/// Files move in many epochs.
+const SHRINK: Depth = Depth { small: 10, random: 1, every: 24, recoveries: false };
+
 /// Cuts the power at every write of a growth.
 fn campaign(options: &[&str], before: u64, after: u64, atomic_write: usize) {
-    campaign_of(image(options, before, after), (atomic_write, 1), &|resize: &mut Resize| {
+    campaign_of(image(options, before, after), atomic_write, GROWTH, &|resize: &mut Resize| {
         resize.grow(after << 20, Some(before << 20)).unwrap();
     });
 }
 
-/// Cuts the power at every write of `change`, judges one in `nth` of the states, and cuts some of
-/// the recoveries too.
+/// Cuts the power at every write of `change`, and in some of the recoveries.
 fn campaign_of(
     (base, digest): (Image, u64),
-    (atomic_write, nth): (usize, usize),
+    atomic_write: usize,
+    depth: Depth,
     change: &dyn Fn(&mut Resize),
 ) {
     let seed: Seed = seed_from_env("LANEFS_SEED");
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let mut dump = DumpFile::create(dir.path().join("state.img"), &base).unwrap();
     let (log, sizes) = recorded(base, atomic_write, |device| {
         let mut resize = open(device);
@@ -90,16 +109,14 @@ fn campaign_of(
     assert_eq!(sizes.len(), 2);
     let mut seen = BTreeSet::new();
     let mut states = 0;
-    for state in
-        log.small_states(seed.value(), 60 / nth).chain(log.crash_states(seed.value(), 8 / nth)).step_by(nth)
-    {
+    let small = log.small_states(seed.value(), depth.small);
+    for state in slice(small.chain(log.crash_states(seed.value(), depth.random)), depth.every) {
         if judges_raw(&state) {
             judge_raw(&state, digest, &mut dump);
         }
         seen.insert(judge_state(&state, &sizes, digest, &mut dump));
         states += 1;
-        // The recovery of a resize writes more than the log's blocks.
-        if state.shape == Shape::Ordered && nth == 1 || states % 50 == 0 {
+        if depth.recoveries && state.shape == Shape::Ordered || states % 50 == 0 {
             let (log, ()) = recorded(state.device().image(), atomic_write, |device| {
                 Volume::open_device(device).unwrap().close().unwrap();
             });
@@ -140,11 +157,11 @@ fn power_loss_of_one_group() {
 
 /// Cuts the power while a volume shrinks to its minimum.
 fn shrinking(options: &[&str]) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     let digest = make_far(&path, 32, &[options, &["-b", "1024", "-J", "size=1", "-N", "1000"]].concat());
     let base = Image::from_bytes(std::fs::read(&path).unwrap());
-    campaign_of((base, digest), (512, 6), &|resize| {
+    campaign_of((base, digest), 512, SHRINK, &|resize| {
         let least = resize.minimum().unwrap();
         resize.shrink(least).unwrap();
     });
@@ -167,7 +184,7 @@ fn power_loss_on_memory() {
 
 /// Cuts the power while the log, which mke2fs puts into the middle, moves before a new end.
 fn moving_the_log(options: &[&str], atomic_write: usize) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     let options = [options, &["-b", "1024", "-J", "size=1"]].concat();
     let digest = match options.contains(&"ext3") {
@@ -176,7 +193,7 @@ fn moving_the_log(options: &[&str], atomic_write: usize) {
     };
     let before = debugfs(&path, "bmap <8> 0").trim().parse::<u64>().unwrap() << 10;
     let base = Image::from_bytes(std::fs::read(&path).unwrap());
-    campaign_of((base, digest), (atomic_write, 1), &|resize| {
+    campaign_of((base, digest), atomic_write, GROWTH, &|resize| {
         let least = resize.minimum().unwrap();
         assert!(least < before, "{least} bytes, the log is at {before}");
         resize.shrink(least).unwrap();
@@ -201,7 +218,7 @@ fn power_loss_on_memory_while_the_log_moves() {
 
 #[test]
 fn power_loss_while_inodes_move() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     mke2fs(&path, 16 << 20, &["-t", "ext4", "-b", "1024", "-g", "1024", "-N", "1024", "-J", "size=1"]);
     let volume = Volume::open(&path).unwrap();
@@ -209,7 +226,7 @@ fn power_loss_while_inodes_move() {
     let digest = volume_digest(&volume);
     volume.close().unwrap();
     let base = Image::from_bytes(std::fs::read(&path).unwrap());
-    campaign_of((base, digest), (512, 6), &|resize| {
+    campaign_of((base, digest), 512, SHRINK, &|resize| {
         let least = resize.minimum().unwrap();
         resize.shrink(least).unwrap();
     });
@@ -217,11 +234,11 @@ fn power_loss_while_inodes_move() {
 
 #[test]
 fn power_loss_while_extents_are_split() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("v");
     let digest = make_spread(&path, &["-t", "ext4", "-J", "size=1"]);
     let base = Image::from_bytes(std::fs::read(&path).unwrap());
-    campaign_of((base, digest), (512, 6), &|resize| {
+    campaign_of((base, digest), 512, SHRINK, &|resize| {
         let least = resize.minimum().unwrap();
         resize.shrink(least).unwrap();
     });

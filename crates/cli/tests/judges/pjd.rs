@@ -2,7 +2,7 @@
 //! in `pjdfstest.differences`.
 
 use crate::support::{Image, SIZE, bounded, from_crates, judged, output, said};
-use lanefs_tests::{Server, copy_program};
+use lanefs_tests::{Server, copy_file};
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -37,7 +37,7 @@ fn results(server: &Server, user: Option<&str>, option: &str) -> [BTreeSet<Strin
 
     let program = image.beside("pjdfstest");
     // Other users may be unable to enter the folder of the build.
-    copy_program(from_crates("pjdfstest"), &program);
+    copy_file(from_crates("pjdfstest"), &program);
     let mut command = match user {
         None => bounded(200, &program),
         Some(user) => {

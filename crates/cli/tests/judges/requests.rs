@@ -130,7 +130,7 @@ fn without_names(root: &Path, seen: &mut Seen) {
     seen.note("named late", fs::read(root.join("late")).unwrap());
 }
 
-/// Who may open what, and what a write takes away.
+/// The rights to open a file, and those that a write takes away.
 fn rights(root: &Path, seen: &mut Seen) {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let new = |mode| rustix::fs::open(root.join("locked"), flags, Mode::from_raw_mode(mode));

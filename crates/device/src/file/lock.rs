@@ -50,16 +50,19 @@ pub(super) fn lock(
         locked = attempt();
         tries -= 1;
     }
-    let mut holders = lock_holders(file);
-    if locked.is_ok() && shares {
+    let has_shared = locked.is_ok() && shares;
+    if has_shared {
         let attempt = || lock_bytes::lock(file, read_only, window);
         locked = outlast(attempt, io::ErrorKind::WouldBlock, || dying(other_holders(file)));
-        // Of several, it is not known which has these bytes.
-        holders = Some(other_holders(file)).filter(|others| others.len() == 1).unwrap_or_default();
     }
     match locked {
         Ok(()) => {}
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+            let holders = match has_shared {
+                // Of several, it is not known which has these bytes.
+                true => Some(other_holders(file)).filter(|others| others.len() == 1).unwrap_or_default(),
+                false => lock_holders(file),
+            };
             let who = match holders.first() {
                 Some(&pid) if pid == std::process::id() => "this process".into(),
                 Some(pid) => format!("process {pid}"),
@@ -171,8 +174,12 @@ struct Flock {
     excludes: bool,
 }
 
-/// Returns the locks on a file, by its device and inode number, as far as the kernel tells.
+/// Returns the locks on a file, by its device and inode number, as far as the kernel tells. It may
+/// take 10 ms: the kernel waits for all processors (an RCU grace period), so ask only about a lock
+/// that was refused.
 fn flocks(dev: u64, ino: u64) -> Vec<Flock> {
+    #[cfg(test)]
+    super::tests::note_question();
     let inode = format!("{:02x}:{:02x}:{ino}", rustix::fs::major(dev), rustix::fs::minor(dev));
     // As in "1: FLOCK  ADVISORY  WRITE 1234 08:02:131 0 EOF"; see proc_locks(5).
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();

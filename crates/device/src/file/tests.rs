@@ -21,6 +21,8 @@ thread_local! {
     pub(crate) static LOCKED_AT_REMOVAL: Cell<Option<bool>> = const { Cell::new(None) };
     /// What another opener does between this thread's next open of a file and its lock.
     static BEFORE_LOCK: Cell<Option<fn(&Path)>> = const { Cell::new(None) };
+    /// How often this thread has asked the kernel for all locks.
+    static ASKED_FOR_LOCKS: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Sets what another opener does between this thread's next open of a file and its lock.
@@ -31,6 +33,10 @@ pub(crate) fn at_next_lock(act: fn(&Path)) {
 /// Notes whether another opener is refused. A lock that a reader gets is none.
 pub(super) fn note_removal(path: &Path) {
     LOCKED_AT_REMOVAL.set(Some(lock::is_locked(&File::open(path).unwrap())));
+}
+
+pub(super) fn note_question() {
+    ASKED_FOR_LOCKS.set(ASKED_FOR_LOCKS.get() + 1);
 }
 
 pub(super) fn before_lock(path: &Path) {
@@ -193,6 +199,20 @@ fn create_leaves_nothing_after_failure() {
     assert_eq!(LOCKED_AT_REMOVAL.take(), Some(true), "without the lock it may be another's");
     refused(FileDevice::create(&path, 0), Op::Open, libc::EINVAL, &["0 bytes"]);
     assert!(!path.exists());
+}
+
+/// The kernel takes 10 ms to tell of all locks.
+#[test]
+fn an_open_that_is_not_refused_asks_for_no_locks() {
+    let (_dir, path) = scratch();
+    drop(FileDevice::create(&path, 1 << 20).unwrap());
+    drop(FileDevice::open_read_only(&path).unwrap());
+    drop(FileOptions::new().window(Some(4096..8192)).open(&path).unwrap());
+    let first = FileDevice::open(&path).unwrap();
+    assert_eq!(ASKED_FOR_LOCKS.get(), 0);
+    FileDevice::open(&path).unwrap_err();
+    assert!(ASKED_FOR_LOCKS.get() > 0);
+    drop(first);
 }
 
 /// The opener that had the lock removes its file, or another process renames one over it.

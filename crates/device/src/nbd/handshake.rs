@@ -94,9 +94,9 @@ pub(crate) struct Handshake<'a, S> {
     no_zeroes: bool,
 }
 
-/// What a server has told of an export.
+/// What a server said of an export.
 #[derive(Default)]
-struct Told {
+struct ExportReply {
     export: Option<(u64, ExportFlags)>,
     blocks: Option<(u32, u32)>,
     description: String,
@@ -164,12 +164,12 @@ impl<'a, S: Read + Write> Handshake<'a, S> {
     pub(crate) fn open(mut self, export: &str) -> Result<Agreed, NbdError> {
         let structured = self.simple(STRUCTURED_REPLY, &[])?;
         let allocation = if structured { self.allocation(export)? } else { None };
-        let told = match self.go(GO, export)? {
-            Some(told) => told,
+        let reply = match self.go(GO, export)? {
+            Some(reply) => reply,
             None => self.export_name(export)?,
         };
-        let (size, flags) = told.export.ok_or(NbdError::NoSize)?;
-        let (min_block, max_block) = told.blocks.unwrap_or((USUAL_MIN, USUAL_MAX));
+        let (size, flags) = reply.export.ok_or(NbdError::NoSize)?;
+        let (min_block, max_block) = reply.blocks.unwrap_or((USUAL_MIN, USUAL_MAX));
         if size > i64::MAX.unsigned_abs() {
             return Err(NbdError::SizeTooLarge { size });
         }
@@ -219,18 +219,18 @@ impl<'a, S: Read + Write> Handshake<'a, S> {
     pub(crate) fn list_with_sizes(&mut self) -> Result<Option<Vec<NbdExport>>, NbdError> {
         let Some(mut exports) = self.list()? else { return Ok(None) };
         for export in &mut exports {
-            let told = match self.go(INFO, &export.name) {
-                Ok(Some(told)) => told,
+            let reply = match self.go(INFO, &export.name) {
+                Ok(Some(reply)) => reply,
                 Ok(None) => break,
                 Err(e) if e.is_loss() => return Err(e),
                 Err(_) => continue,
             };
-            if let Some((size, flags)) = told.export {
+            if let Some((size, flags)) = reply.export {
                 export.size = Some(size);
                 export.read_only = Some(flags.has(ExportFlags::READ_ONLY));
             }
-            if !told.description.is_empty() {
-                export.description = told.description;
+            if !reply.description.is_empty() {
+                export.description = reply.description;
             }
         }
         // The server may have closed the connection.
@@ -274,7 +274,7 @@ impl<'a, S: Read + Write> Handshake<'a, S> {
 
     /// Asks for an export, to open it (GO) or not (INFO). Returns `None` for a server without these
     /// options.
-    fn go(&mut self, option: u32, export: &str) -> Result<Option<Told>, NbdError> {
+    fn go(&mut self, option: u32, export: &str) -> Result<Option<ExportReply>, NbdError> {
         let mut data = Vec::new();
         push_text(&mut data, export);
         let wanted: &[u16] =
@@ -282,12 +282,12 @@ impl<'a, S: Read + Write> Handshake<'a, S> {
         data.extend_from_slice(&(wanted.len() as u16).to_be_bytes());
         wanted.iter().for_each(|kind| data.extend_from_slice(&kind.to_be_bytes()));
         self.send(option, &data)?;
-        let mut told = Told::default();
+        let mut reply = ExportReply::default();
         for _ in 0..MOST {
             let answer = self.answer(option)?;
             match answer.kind {
-                INFORMATION => told.learn(option, &answer.data)?,
-                ACK => return Ok(Some(told)),
+                INFORMATION => reply.learn(option, &answer.data)?,
+                ACK => return Ok(Some(reply)),
                 UNSUPPORTED => return Ok(None),
                 UNKNOWN if option == GO => return Err(self.no_export(export)),
                 kind => return Err(NbdError::OptionRefused { option, kind, text: answer.text() }),
@@ -306,7 +306,7 @@ impl<'a, S: Read + Write> Handshake<'a, S> {
 
     /// Opens an export on a server without GO. Such a server closes the connection if there is
     /// none.
-    fn export_name(&mut self, export: &str) -> Result<Told, NbdError> {
+    fn export_name(&mut self, export: &str) -> Result<ExportReply, NbdError> {
         self.send(EXPORT_NAME, export.as_bytes())?;
         let size = match self.wire.array() {
             Ok(size) => u64::from_be_bytes(size),
@@ -319,7 +319,7 @@ impl<'a, S: Read + Write> Handshake<'a, S> {
         if !self.no_zeroes {
             self.wire.array::<124>()?;
         }
-        Ok(Told { export: Some((size, ExportFlags(flags))), ..Told::default() })
+        Ok(ExportReply { export: Some((size, ExportFlags(flags))), ..ExportReply::default() })
     }
 
     fn send(&mut self, option: u32, data: &[u8]) -> Result<(), NbdError> {
@@ -356,7 +356,7 @@ impl<'a, S: Read + Write> Handshake<'a, S> {
     }
 }
 
-impl Told {
+impl ExportReply {
     /// Takes one piece of information.
     fn learn(&mut self, option: u32, data: &[u8]) -> Result<(), NbdError> {
         let short = |least| NbdError::OptionShort { option, len: data.len(), least };

@@ -7,6 +7,7 @@ use lanefs_device::FileDevice;
 use lanefs_mkfs::{FsType, Options, format, parse_size};
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -45,9 +46,9 @@ impl Pair {
         Self { ours, theirs, _dir: dir }
     }
 
-    /// What dumpe2fs says of one and not of the other.
-    pub(crate) fn dumpe2fs_difference(&self) -> Option<String> {
-        let (ours, theirs) = (dumpe2fs(&self.ours), dumpe2fs(&self.theirs));
+    /// What dumpe2fs with `args` says of one and not of the other.
+    pub(crate) fn dumpe2fs_difference(&self, args: &[&str]) -> Option<String> {
+        let (ours, theirs) = (dumpe2fs_with(args, &self.ours), dumpe2fs_with(args, &self.theirs));
         // The count of kilobytes that the tool wrote, and with it the superblock's checksum; the
         // host that mke2fs names in the MMP block.
         let own = ["Lifetime writes:", "Checksum:  ", "    mmp_update", "    mmp_node", "    mmp_device"];
@@ -64,6 +65,32 @@ impl Pair {
 
     /// The first byte that differs, where either has data.
     pub(crate) fn first_difference(&self) -> Option<String> {
+        self.first_difference_but(|page, _, n| is_written_count(page, n))
+    }
+
+    /// The first byte that differs outside of the journal's map in its inode and in superblocks,
+    /// which is compared as debugfs reads it: mke2fs leaves old entries behind in the root of a
+    /// tree.
+    pub(crate) fn first_difference_but_tree(&self) -> Option<String> {
+        let maps = [&self.ours, &self.theirs].map(|path| {
+            let said = debugfs(path, "stat <8>");
+            let lines = said.lines().filter(|line| !line.contains("checksum"));
+            lines.collect::<Vec<_>>().join("\n")
+        });
+        if maps[0] != maps[1] {
+            return Some(format!("the journal: ours {}, mke2fs's {}", maps[0], maps[1]));
+        }
+        let inode = journal_inode(&self.theirs);
+        self.first_difference_but(|page, at, n| {
+            is_written_count(page, n)
+                || is_in_superblock(page, n, 0x10C..0x150)
+                || inode.contains(&(at + n as u64))
+        })
+    }
+
+    /// The first byte that differs, where either has data, but for those of a page, at a byte of
+    /// the volume, that `may` differ.
+    fn first_difference_but(&self, may: impl Fn(&[u8], u64, usize) -> bool) -> Option<String> {
         let files = [File::open(&self.ours).unwrap(), File::open(&self.theirs).unwrap()];
         let mut pages = BTreeSet::new();
         for file in &files {
@@ -71,25 +98,49 @@ impl Pair {
                 pages.extend((start / 4096..end.div_ceil(4096)).map(|p| p * 4096));
             }
         }
+        let mut buffers = [[0u8; 4096]; 2];
         pages.into_iter().find_map(|at| {
-            let [ours, theirs] = [0, 1].map(|n| {
-                let mut page = [0u8; 4096];
-                let len = files[n].read_at(&mut page, at).unwrap();
-                page[..len].to_vec()
-            });
-            let differs = |n: &usize| ours.get(*n) != theirs.get(*n) && !written_count(&theirs, *n);
+            let lens = [0, 1].map(|n| files[n].read_at(&mut buffers[n], at).unwrap());
+            let [ours, theirs] = [0, 1].map(|n| &buffers[n][..lens[n]]);
+            if ours == theirs {
+                return None;
+            }
+            let differs = |n: &usize| ours.get(*n) != theirs.get(*n) && !may(theirs, at, *n);
             let n = (0..ours.len().max(theirs.len())).find(differs)?;
             Some(format!("byte {:#x}: ours {:?}, mke2fs's {:?}", at + n as u64, ours.get(n), theirs.get(n)))
         })
     }
 }
 
-/// Returns whether byte `n` of a page belongs to `s_kbytes_written` or `s_checksum` of a superblock
-/// there.
-fn written_count(page: &[u8], n: usize) -> bool {
+/// Returns whether byte `n` of a page belongs to `fields` of a superblock there.
+fn is_in_superblock(page: &[u8], n: usize, fields: Range<usize>) -> bool {
     let start = n / 1024 * 1024;
     let superblock = page.get(start + 0x38..start + 0x3A) == Some(&[0x53, 0xEF]);
-    superblock && matches!(n % 1024, 0x178..0x180 | 0x3FC..0x400)
+    superblock && fields.contains(&(n % 1024))
+}
+
+/// Returns whether byte `n` of a page belongs to `s_kbytes_written` or `s_checksum` of a superblock
+/// there.
+fn is_written_count(page: &[u8], n: usize) -> bool {
+    is_in_superblock(page, n, 0x178..0x180) || is_in_superblock(page, n, 0x3FC..0x400)
+}
+
+/// Returns the bytes of the journal's inode, which has 256.
+fn journal_inode(path: &Path) -> Range<u64> {
+    // As in "located at block 1063, offset 0x0700".
+    let said = debugfs(path, "imap <8>");
+    let (block, offset) = said.split_once("located at block ").unwrap().1.split_once(", offset 0x").unwrap();
+    let block_size = dumpe2fs_with(&["-h"], path);
+    let block_size = block_size.lines().find_map(|line| line.strip_prefix("Block size:")).unwrap();
+    let block_size: u64 = block_size.trim().parse().unwrap();
+    let start = block.parse::<u64>().unwrap() * block_size + u64::from_str_radix(offset.trim(), 16).unwrap();
+    start..start + 256
+}
+
+fn debugfs(path: &Path, command: &str) -> String {
+    let out = tool("debugfs").env("TZ", "UTC").args(["-R", command]).arg(path).output().unwrap();
+    assert!(out.status.success(), "debugfs: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8_lossy(&out.stdout).into_owned()
 }
 
 fn data_segments(file: &File) -> Vec<(u64, u64)> {
@@ -190,7 +241,6 @@ pub(crate) fn e2fsck(path: &Path) {
     assert!(out.status.success(), "e2fsck: {}", String::from_utf8_lossy(&out.stdout));
 }
 
-/// Runs a tool that must succeed.
 /// Gives this thread a mount namespace of its own: a process that is started meanwhile, and makes
 /// itself one, would have a copy of a mount, and keep the device in use behind the unmount.
 pub(crate) fn private_mounts() {
@@ -199,6 +249,7 @@ pub(crate) fn private_mounts() {
     run("mount", &["--make-rprivate", "/"]);
 }
 
+/// Runs a tool that must succeed.
 pub(crate) fn run(name: &str, args: &[&str]) {
     let out = tool(name).args(args).output().unwrap();
     assert!(out.status.success(), "{name} {args:?}: {}", String::from_utf8_lossy(&out.stderr));

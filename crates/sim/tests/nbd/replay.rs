@@ -107,7 +107,7 @@ fn each_later_call_has_the_first_reason() {
     }
 }
 
-/// Who only reads is not concerned by what writers need.
+/// A client that only reads needs nothing of what writers need.
 #[test]
 fn a_reader_goes_on_with_an_export_that_became_read_only() {
     let bench = Bench::new(usual());
