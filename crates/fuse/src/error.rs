@@ -3,12 +3,20 @@
 use rustix::io::Errno;
 use std::path::PathBuf;
 
+/// Returns what to do about a `/dev/fuse` that cannot be opened.
+fn without_fuse(errno: &Errno) -> &'static str {
+    match *errno {
+        Errno::ACCESS | Errno::PERM => "this user may not open it: it usually has mode 666",
+        _ => "is FUSE in the kernel (modprobe fuse)?",
+    }
+}
+
 /// The reason why something cannot be mounted or unmounted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MountError {
     /// `/dev/fuse` is missing, or not for this user.
-    #[error("/dev/fuse: {0}; is FUSE in the kernel (modprobe fuse)?")]
+    #[error("/dev/fuse: {0}; {advice}", advice = without_fuse(.0))]
     NoFuse(#[source] Errno),
     /// The directory cannot be mounted on.
     #[error("{}: {errno}", dir.display())]

@@ -16,6 +16,7 @@ use crate::pipe::{Gone, Outlet, PIECE, PipeItem};
 use crate::walk::{Step, Walk};
 use crate::{Action, Cause, Error, Place};
 use lanefs_format::Timestamp;
+use rustix::buffer::spare_capacity;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -191,16 +192,17 @@ impl Sender<'_> {
             let mut at = start;
             while at < start + len {
                 let want = (start + len - at).min(PIECE as u64) as usize;
-                let mut bytes = vec![0; want];
-                let n = match rustix::io::pread(&file.fd, &mut bytes, at) {
+                let mut bytes = Vec::with_capacity(want);
+                match rustix::io::pread(&file.fd, spare_capacity(&mut bytes), at) {
                     Err(Errno::INTR) => continue,
                     Err(e) => return self.skip(path, e).map(|()| Ok(())),
                     Ok(0) => return self.skip(path, Cause::Shrank).map(|()| Ok(())),
-                    Ok(n) => n,
-                };
-                bytes.truncate(n);
-                self.out.push(PipeItem::Data { offset: at, bytes })?;
-                at += n as u64;
+                    // The memory may have room for more, and the file may have grown.
+                    Ok(_) => bytes.truncate(want),
+                }
+                let offset = at;
+                at += bytes.len() as u64;
+                self.out.push(PipeItem::Data { offset, bytes })?;
             }
         }
         Ok(Ok(()))
