@@ -25,6 +25,7 @@ mod promises;
 mod random_ops;
 mod second_opinion;
 mod served;
+mod slices;
 mod specimen;
 mod tools;
 mod tree;
@@ -52,11 +53,12 @@ pub use promises::{Known, Settles, Tracked};
 pub use random_ops::{RandomOps, each_case};
 pub use second_opinion::{DIFFERENCES, Difference, Opinions};
 pub use served::Served;
+pub use slices::{day, long, slice};
 pub use specimen::{edits, specimen};
 pub(crate) use tools::fixed_options;
 pub use tools::{
-    copy_file, debugfs, debugfs_write, dumpe2fs, e2fsck, e2fsck_clean, e2fsck_replay, long, memory_dir,
-    memory_of, mke2fs, mke2fs_command, private_mounts, require_root, require_tools, run, slice, tool,
+    copy_file, debugfs, debugfs_write, dumpe2fs, e2fsck, e2fsck_clean, e2fsck_replay, memory_dir, memory_of,
+    mke2fs, mke2fs_command, private_mounts, require_root, require_tools, run, tool,
 };
 pub use tree::{Kind, TreeEntry, assert_same_tree, tree_diff, tree_listing};
 pub use victims::{OLD, damage_and_use, large_victim, patterned, small_victim, with_mmp};

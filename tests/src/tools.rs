@@ -1,13 +1,11 @@
 //! Programs as judges.
 
 use crate::VirtualClock;
-use crate::campaign::day;
 use lanefs::{OpenOptions, Timestamp};
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::thread::UnshareFlags;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::num::NonZero;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -165,24 +163,6 @@ pub fn memory_dir() -> TempDir {
     let room = rustix::fs::statvfs(memory).map_or(0, |stat| stat.f_bavail * stat.f_frsize);
     let made = if room < 4 << 30 { tempfile::tempdir() } else { tempfile::tempdir_in(memory) };
     made.expect("a folder")
-}
-
-/// Returns `LANEFS_LONG`, how many times as much a campaign does as in `make test`: 1 unless set.
-///
-/// # Panics
-/// If it is set to something else than a number of at least 1.
-pub fn long() -> usize {
-    match std::env::var("LANEFS_LONG") {
-        Ok(n) => n.parse::<NonZero<usize>>().expect("LANEFS_LONG is a number of at least 1").get(),
-        Err(_) => 1,
-    }
-}
-
-/// Returns one in `every` of the cases of a campaign, or [`long`] times as many: others each day.
-pub fn slice<T>(cases: impl Iterator<Item = T>, every: usize) -> impl Iterator<Item = T> {
-    let (every, day) = ((every / long()).max(1), day());
-    println!("LANEFS_SEED={day}, one case in {every}");
-    cases.skip((day % every as u64) as usize).step_by(every)
 }
 
 /// Returns the bytes of memory that a process has for itself. Not the pages of its program: how

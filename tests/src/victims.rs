@@ -2,7 +2,9 @@
 
 use crate::ops::{Lane, Op, OpenHow, Target, XattrHow};
 use crate::specimen;
-use crate::{Verdict, Victim, change_all, e2fsck, e2fsck_clean, fixed_options, mke2fs, read_all, run};
+use crate::{
+    Verdict, Victim, change_all, e2fsck, e2fsck_clean, fixed_options, memory_dir, mke2fs, read_all, run,
+};
 use lanefs_device::BlockDevice;
 use lanefs_sim::{Image, OverlayDevice};
 use std::sync::Arc;
@@ -31,7 +33,7 @@ pub fn small_victim(size: u64, args: &[&str], dirty: bool) -> Victim {
 /// # Panics
 /// If tune2fs cannot be run.
 pub fn with_mmp(victim: &Victim) -> Victim {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("volume");
     std::fs::write(&path, victim.bytes()).unwrap();
     run("env", &["E2FSPROGS_FAKE_TIME=1000000000", "tune2fs", "-O", "mmp", path.to_str().unwrap()]);
@@ -47,7 +49,7 @@ pub const OLD: u8 = 0xDB;
 /// # Panics
 /// If the volume is not a good one.
 pub fn patterned(size: u64, args: &[&str]) -> Image {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("volume");
     mke2fs(&path, size, args);
     let volume = fixed_options().open(&path).unwrap();
@@ -87,7 +89,7 @@ pub fn damage_and_use(victim: &Victim, script: &[u8], mend: bool) {
 }
 
 fn victim(size: u64, args: &[&str], content: &[Op], dirty: bool) -> Victim {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("volume");
     mke2fs(&path, size, args);
     let device = Arc::new(OverlayDevice::new(Image::from_bytes(std::fs::read(&path).unwrap())));

@@ -9,8 +9,8 @@ use lanefs_check::{Options, Rule, check};
 use lanefs_device::MemDevice;
 use lanefs_sim::seed_from_env;
 use lanefs_tests::{
-    DIFFERENCES, Opinions, RegionKind, Victim, corpus_images, debugfs, debugfs_write, large_victim, mke2fs,
-    small_victim, unpacked, with_mmp,
+    DIFFERENCES, Opinions, RegionKind, Victim, corpus_images, debugfs, debugfs_write, large_victim,
+    memory_dir, mke2fs, small_victim, unpacked, with_mmp,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ struct Tally {
 impl Tally {
     fn new() -> Self {
         let (meant, wrong) = (BTreeMap::new(), Vec::new());
-        Self { dir: tempfile::tempdir().unwrap(), volumes: 0, clean: 0, meant, wrong }
+        Self { dir: memory_dir(), volumes: 0, clean: 0, meant, wrong }
     }
 
     fn path(&self) -> PathBuf {

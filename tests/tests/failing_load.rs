@@ -8,7 +8,7 @@
 use lanefs::{Error, File, Volume};
 use lanefs_device::{BlockDevice, Op};
 use lanefs_sim::{DumpFile, FailingDevice, Image, OverlayDevice, seed_from_env};
-use lanefs_tests::{Mode, Tracked, Watchdog, e2fsck_clean, mke2fs, modes};
+use lanefs_tests::{Mode, Tracked, Watchdog, e2fsck_clean, memory_dir, mke2fs, modes};
 use rand::Rng;
 use rand::rngs::StdRng;
 use std::sync::Arc;
@@ -202,7 +202,7 @@ fn judge(device: &Device, stories: Vec<Result<Story, String>>, dump: &mut DumpFi
 fn every_mode(args: &[&str], op: Op, stream: u64) {
     let rounds = std::env::var("LANEFS_FAIL_ROUNDS").map_or(1, |n| n.parse().expect("a number"));
     let seed = seed_from_env("LANEFS_SEED");
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let image = dir.path().join("volume");
     mke2fs(&image, 16 << 20, args);
     let good = Image::from_bytes(std::fs::read(&image).unwrap());

@@ -5,8 +5,9 @@
 //! with the command that shows it again.
 
 use lanefs_tests::campaign::{
-    Case, Count, FaultDepth, FaultExplorer, Small, day, explore_all, fault_seeds, minimise, settings,
+    Case, Count, FaultDepth, FaultExplorer, Small, explore_all, fault_seeds, minimise, settings,
 };
+use lanefs_tests::day;
 
 const DEPTH: FaultDepth = FaultDepth { per_case: usize::MAX, e2fsck_every: 300, seed: 1, only: None };
 
@@ -37,7 +38,7 @@ fn a_slice_by_the_date() {
     let small = Small::default();
     let day = day();
     println!("LANEFS_SEED={day}");
-    let first = day * SLICE % (small.len() - SLICE);
+    let first = day.wrapping_mul(SLICE) % (small.len() - SLICE);
     let settings = || settings().iter().filter(|setting| setting.can_fail());
     let mut cases = Vec::new();
     for number in first..first + SLICE {

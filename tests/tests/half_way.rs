@@ -60,7 +60,7 @@ fn open(image: Image) -> (Arc<Device>, Volume) {
 
 /// The volume that every operation begins with.
 fn prepare(kind: &[&str]) -> Image {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("volume");
     mke2fs(&path, SIZE, kind);
     let (device, volume) = open(Image::from_bytes(std::fs::read(path).unwrap()));

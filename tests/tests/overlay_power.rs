@@ -7,7 +7,7 @@
 use super::power_loss::{ARGS, burst, check_image, check_promises};
 use lanefs_device::{BlockDevice, CowDevice, Result, WriteOp, forward_to};
 use lanefs_sim::{CrashState, DumpFile, Image, Log, OverlayDevice, RecordingDevice, Shape, seed_from_env};
-use lanefs_tests::{long, patterned};
+use lanefs_tests::{long, memory_dir, patterned};
 use std::sync::Arc;
 
 const BLOCK: usize = 4096;
@@ -36,7 +36,7 @@ fn flat(device: &dyn BlockDevice, base: &Image) -> Image {
 fn what_was_synced_in_an_overlay_is_there_after_a_cut() {
     let seed = seed_from_env("LANEFS_SEED");
     let factor = long();
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let fours: &[&str] = &["-t", "ext4", "-b", "4096", "-J", "size=4"];
     for (args, atomic_write) in [(ARGS, 512), (fours, 512), (ARGS, 8)] {
         let base = patterned(12 << 20, args);
@@ -106,7 +106,7 @@ fn tops(state: &CrashState, base: &Log, top: &Log, seed: u64) -> Vec<CrashState>
 #[test]
 fn a_commit_that_is_cut_loses_nothing_and_can_be_repeated() {
     let seed = seed_from_env("LANEFS_SEED");
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let first = patterned(12 << 20, ARGS);
     let base = Arc::new(RecordingDevice::new(first.clone()));
     let top = Arc::new(RecordingDevice::new(top_image(&first)));

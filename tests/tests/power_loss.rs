@@ -7,7 +7,7 @@
 
 use lanefs::{AtSymlink, NewAttr, OpenOptions, RenameFlags, SetAttr, SetXattr, Volume};
 use lanefs_sim::{CrashState, DumpFile, Image, Log, RecordingDevice, Seed, seed_from_env};
-use lanefs_tests::{e2fsck, long, patterned, volume_digest};
+use lanefs_tests::{e2fsck, long, memory_dir, patterned, volume_digest};
 use rand::Rng;
 use rand::rngs::StdRng;
 use std::sync::Arc;
@@ -132,7 +132,7 @@ pub(crate) fn check_promises(state: &CrashState, burst: &Burst, device: Arc<dyn 
 /// Runs a burst on a volume that `mke2fs` makes with `args`, on a medium that writes `atomic_write`
 /// bytes whole.
 fn campaign(args: &[&str], atomic_write: usize) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let seed: Seed = seed_from_env("LANEFS_SEED");
     let factor = long();
     let mut rng = seed.rng(1);

@@ -12,7 +12,7 @@
 use lanefs::{FallocMode, File, Timestamp, Volume};
 use lanefs_device::BlockDevice;
 use lanefs_sim::{CrashState, DumpFile, Image, Log, RecordingDevice, Seed, seed_from_env};
-use lanefs_tests::{Mode, OLD, PokingDevice, Tracked, e2fsck, long, modes, patterned};
+use lanefs_tests::{Mode, OLD, PokingDevice, Tracked, e2fsck, long, memory_dir, modes, patterned};
 use rand::Rng;
 use rand::rngs::StdRng;
 use std::collections::BTreeMap;
@@ -416,7 +416,7 @@ fn campaign(args: &[&str], block: usize, stream: u64) {
     // A program for each state would take most of the time.
     let e2fsck_every = if factor > 1 { 2 } else { 9 };
     let base = patterned(8 << 20, args);
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let mut dump = DumpFile::create(dir.path().join("state.img"), &base).unwrap();
     for (m, mode) in modes().iter().enumerate() {
         let began = std::time::Instant::now();

@@ -9,7 +9,7 @@ use super::power_loss::{ARGS, step};
 use lanefs::{OpenOptions, Volume};
 use lanefs_device::{FileOptions, NbdDevice};
 use lanefs_sim::{DumpFile, Image, NbdFault, NbdServer, NbdSettings, OverlayDevice, seed_from_env};
-use lanefs_tests::{VirtualClock, e2fsck, patterned, volume_digest};
+use lanefs_tests::{VirtualClock, e2fsck, memory_dir, patterned, volume_digest};
 use rand::{Rng, RngCore};
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +40,7 @@ fn kills_of_a_server_that_comes_back_lose_nothing() {
     let seed = seed_from_env("LANEFS_SEED");
     let base = patterned(12 << 20, ARGS);
     for case in 0..6 {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = memory_dir();
         let mut rng = seed.rng(case);
         let server = NbdServer::start(dir.path(), base.clone(), NbdSettings::default()).unwrap();
         let volume = open(&server, "&timeout=5&reconnect=60");
@@ -68,7 +68,7 @@ fn kills_of_a_server_that_comes_back_lose_nothing() {
 /// again.
 #[test]
 fn a_host_that_lost_its_volume_repeats_nothing() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let base = patterned(12 << 20, &[ARGS, &["-O", "mmp", "-E", "mmp_update_interval=1"]].concat());
     let server = NbdServer::start(dir.path(), base.clone(), NbdSettings::default()).unwrap();
     // By the names of two volumes: no lock of this host keeps them apart.
@@ -107,7 +107,7 @@ fn a_host_that_lost_its_volume_repeats_nothing() {
 /// A server that loses what was not flushed has an older block of the same host, which goes on.
 #[test]
 fn a_host_that_keeps_its_volume_goes_on() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let base = patterned(12 << 20, &[ARGS, &["-O", "mmp", "-E", "mmp_update_interval=1"]].concat());
     let server = NbdServer::start(dir.path(), base, NbdSettings::default()).unwrap();
     let volume = open(&server, "&timeout=5&reconnect=60");
@@ -126,11 +126,11 @@ fn a_host_that_keeps_its_volume_goes_on() {
 fn a_client_that_dies_with_its_server_leaves_what_was_promised() {
     let seed = seed_from_env("LANEFS_SEED");
     let base = patterned(12 << 20, ARGS);
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let mut dump = DumpFile::create(dir.path().join("state.img"), &base).unwrap();
     let mut changed = 0;
     for case in 100..140 {
-        let place = tempfile::tempdir().unwrap();
+        let place = memory_dir();
         let mut rng = seed.rng(case);
         let server = NbdServer::start(place.path(), base.clone(), NbdSettings::default()).unwrap();
         let volume = open(&server, "&timeout=2&reconnect=0");

@@ -15,15 +15,15 @@ fn main() -> std::process::ExitCode {
 
 #[cfg(lanefs_schedule)]
 mod campaign {
-    use lanefs_tests::Watchdog;
     use lanefs_tests::campaign::schedules::{Outcome, Pairs, Plan, try_plan};
     use lanefs_tests::campaign::{Began, Progress};
+    use lanefs_tests::{Watchdog, day};
     use std::ops::Range;
     use std::path::PathBuf;
     use std::process::ExitCode;
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-    use std::time::{Duration, Instant, SystemTime};
+    use std::time::{Duration, Instant};
 
     const HELP: &str = "\
 schedules: runs threads on one volume under a seeded scheduler, cuts the power, and judges what they saw and what is left.
@@ -152,13 +152,6 @@ The exit status is 1 if anything was found, now or before.
         lines.filter(|line| !line.is_empty()).map(parse).collect()
     }
 
-    /// The number of the day, or what `LANEFS_SEED` says.
-    fn day() -> u64 {
-        let said = std::env::var("LANEFS_SEED").ok().and_then(|seed| seed.parse().ok());
-        let days = || SystemTime::UNIX_EPOCH.elapsed().unwrap_or(Duration::ZERO).as_secs() / 86_400;
-        said.unwrap_or_else(days)
-    }
-
     /// Repeats the runs of seeds/schedule.txt, and counts those that find something again.
     fn repeat_findings(crashes: u64) -> Result<u64, String> {
         let mut found = 0;
@@ -225,7 +218,7 @@ The exit status is 1 if anything was found, now or before.
             return Err("no such setting for the scheduler".into());
         }
         let (name, first) = match args.slice {
-            true => (format!("slice-{}", day()), day() * 1_000_003),
+            true => (format!("slice-{}", day()), day().wrapping_mul(1_000_003)),
             false => {
                 (args.settings.clone().map_or("all".into(), |list| list.replace(',', "-")), args.seed << 32)
             }

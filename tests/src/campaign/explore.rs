@@ -8,7 +8,7 @@ use super::run::{Run, run};
 use super::setting::Setting;
 use super::stale::shows_no_old_data;
 use super::workload::Case;
-use crate::{Watchdog, e2fsck};
+use crate::{Watchdog, e2fsck, memory_dir};
 use lanefs_device::BlockDevice;
 use lanefs_sim::{CrashState, DumpFile, Image, OverlayDevice, RecordingDevice};
 use std::collections::HashSet;
@@ -121,7 +121,7 @@ impl Explorer {
     /// # Panics
     /// If there is no room for a temporary file.
     pub fn new(depth: Depth) -> Self {
-        let dir = tempfile::tempdir().expect("a folder");
+        let dir = memory_dir();
         let (count, recoveries) = (Count::default(), Recoveries::default());
         Self { depth, dir, count, seen: HashSet::new(), prints: Vec::new(), recoveries }
     }

@@ -19,7 +19,7 @@ use super::run::{Run, Runner};
 use super::setting::Setting;
 use super::volume::{F, G};
 use super::workload::Case;
-use crate::{Tracked, Watchdog};
+use crate::{Tracked, Watchdog, memory_dir};
 use lanefs::OpenOptions;
 use lanefs_device::Op;
 use lanefs_format::{State, Superblock};
@@ -82,7 +82,7 @@ impl FaultExplorer {
     /// # Panics
     /// If there is no room for a temporary file.
     pub fn new(depth: FaultDepth) -> Self {
-        let dir = tempfile::tempdir().expect("a folder");
+        let dir = memory_dir();
         Self { depth, dir, count: Count::default(), opened: HashSet::new() }
     }
 

@@ -42,7 +42,7 @@ pub use fault::Fault;
 pub use faults::{FaultDepth, FaultExplorer};
 pub use minimise::minimise;
 pub use progress::{Began, Progress};
-pub use seeds::{day, fault_seeds, seeds, seeds_file};
+pub use seeds::{fault_seeds, seeds, seeds_file};
 pub use setting::{Setting, setting, settings};
 pub use step::{Flag, Slot, Step, Way};
 pub use team::{Outcome, explore_all};

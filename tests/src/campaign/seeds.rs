@@ -1,10 +1,7 @@
-//! The cases that the tests try: those of earlier findings, a line each in `tests/seeds`, and a
-//! slice chosen by the date.
+//! The cases of earlier findings, a line each in `tests/seeds`.
 
 use super::workload::Case;
-use lanefs_sim::seed_from_env;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
 
 /// The file of the seeds of the crash campaign.
 pub fn seeds_file() -> PathBuf {
@@ -25,17 +22,6 @@ pub fn seeds() -> Result<Vec<Case>, String> {
 /// A line that is no case.
 pub fn fault_seeds() -> Result<Vec<Case>, String> {
     read(file("faults.txt"))
-}
-
-/// Returns the number of the day, or what `LANEFS_SEED` says.
-///
-/// # Panics
-/// If that is no number.
-pub fn day() -> u64 {
-    match std::env::var_os("LANEFS_SEED") {
-        Some(_) => seed_from_env("LANEFS_SEED").value(),
-        None => SystemTime::UNIX_EPOCH.elapsed().unwrap_or(Duration::ZERO).as_secs() / 86_400,
-    }
 }
 
 fn file(name: &str) -> PathBuf {

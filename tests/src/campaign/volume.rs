@@ -4,7 +4,7 @@
 use super::model::{Model, XATTR};
 use super::observed::Observed;
 use super::step::Slot;
-use crate::{Kind, OLD, e2fsck_clean, fixed_options, patterned};
+use crate::{Kind, OLD, e2fsck_clean, fixed_options, memory_dir, patterned};
 use lanefs::{AtSymlink, NewAttr, SetAttr, SetXattr, Volume};
 use lanefs_device::{BlockDevice, MemDevice};
 use lanefs_sim::Image;
@@ -131,7 +131,7 @@ impl Start {
         let observed = Observed::of(&volume).expect("a walk");
         volume.close().expect("close");
         let bytes = device.to_bytes();
-        let dir = tempfile::tempdir().expect("a folder");
+        let dir = memory_dir();
         let path = dir.path().join("start");
         std::fs::write(&path, &bytes).expect("a file");
         e2fsck_clean(&path);
