@@ -56,7 +56,13 @@ impl Session {
         dir: &Path,
         options: &MountOptions,
     ) -> Result<Self, SessionError> {
-        let queues = options.queues()?;
+        let queues = match options.queues() {
+            Ok(queues) => queues,
+            Err(e) => {
+                volume.close()?;
+                return Err(e.into());
+            }
+        };
         Self::begin(volume, options, (None, queues), || mountpoint::mount(source, dir, options))
     }
 

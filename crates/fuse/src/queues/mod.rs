@@ -21,8 +21,8 @@ mod station;
 use crate::error::MountError;
 use crate::scheduling::{Cost, Following};
 pub(crate) use entry::Entry;
-pub(crate) use late::LateAnswers;
 use lanefs::device::FuseRing;
+pub(crate) use late::LateAnswers;
 use parking_lot::{Condvar, Mutex};
 pub(crate) use station::Station;
 use station::{Look, Seen};
@@ -72,7 +72,9 @@ impl Queues {
         match std::fs::read_to_string(SETTING) {
             Ok(setting) if setting.trim() == "Y" => {}
             Ok(_) => {
-                return Err(refused(format!("the kernel has it switched off; root can do: echo Y >{SETTING}")));
+                return Err(refused(format!(
+                    "the kernel has it switched off; root can do: echo Y >{SETTING}"
+                )));
             }
             Err(_) => {
                 let why = "this kernel has no FUSE over io_uring, which Linux 6.14 and later can have";

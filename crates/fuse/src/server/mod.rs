@@ -375,6 +375,17 @@ mod tests {
     }
 
     #[test]
+    fn a_kernel_that_offers_no_queues_is_not_asked_for_them() {
+        let (server, kernels) = server();
+        let init = 40 + 64;
+        ask(&kernels, op::INIT, 1, init, init);
+        let refused = server.shake_hands(Wishes { uring: true, ..WISHES }).unwrap_err().to_string();
+        assert!(refused.contains("mount option 'uring'"), "{refused}");
+        assert_eq!(answers(&kernels), [(1, Errno::PROTO.raw_os_error())]);
+        server.close().unwrap();
+    }
+
+    #[test]
     fn what_forgets_is_never_answered() {
         let (server, kernels) = server();
         let (mut inbox, mut outbox) = (Inbox::new(), Outbox::new());

@@ -38,7 +38,7 @@ impl<'s> QueueThreads<'s, '_> {
             let make = |queue| _ = self.make(queue);
             self.queues.watch(self.server.workers.following(), make);
         };
-        Builder::new().name("lanefs-watch".into()).spawn_scoped(self.scope, watch)?;
+        Builder::new().name("lanefs-queues".into()).spawn_scoped(self.scope, watch)?;
         Ok(())
     }
 
@@ -48,7 +48,9 @@ impl<'s> QueueThreads<'s, '_> {
         let run = move || {
             // A new thread inherits the processor and policy of the thread that makes it.
             self.server.workers.following().release_caller();
-            if let Err(e) = self.serve(ring, queue) {
+            if let Err(e) = self.serve(ring, queue)
+                && self.server.channel.is_connected()
+            {
                 // Its programs must not wait for ever.
                 self.queues.fail(e);
                 (self.abort)();
