@@ -190,7 +190,7 @@ impl MountOptions {
     /// Makes what requests come by, if that is not `/dev/fuse` alone. A confined process cannot.
     ///
     /// # Errors
-    /// [`MountError::Uring`] where the kernel has no requests by io_uring, or has them switched off.
+    /// [`MountError::Uring`] where the kernel has no requests by io_uring, or switched them off.
     pub fn queues(&self) -> Result<Option<Queues>, MountError> {
         self.uring.then(|| Queues::prepare(self.threads)).transpose()
     }

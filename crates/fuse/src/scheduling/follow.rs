@@ -113,8 +113,8 @@ impl Following {
         sched_setaffinity(None, &only).is_ok() && set_idle_policy(None, true).is_ok()
     }
 
-    /// Runs `answer`, which wakes a program, under SCHED_IDLE: the scheduler then leaves the program
-    /// on this processor.
+    /// Runs `answer`, which wakes a program, under SCHED_IDLE: the scheduler then leaves the
+    /// program on this processor.
     pub(crate) fn wake<T>(&self, answer: impl FnOnce() -> T) -> T {
         let stands_back = self.home.is_some() && set_idle_policy(None, true).is_ok();
         let answered = answer();
