@@ -175,3 +175,36 @@ fn again_if_interrupted(call: impl Fn() -> io::Result<usize>) -> io::Result<()> 
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    const LAYOUT: FuseRingLayout = FuseRingLayout { header: 288, content: 8192, len: 16_384 };
+
+    #[test]
+    fn memory_is_lent_until_the_command_has_completed() {
+        let no_connection = tempfile::tempfile().unwrap();
+        let mut ring = FuseRing::new().unwrap();
+        assert!(ring.memory().is_none() && ring.wait().is_err());
+        ring.register(no_connection.as_fd(), 0, LAYOUT).unwrap();
+        assert!(ring.memory().is_none());
+        assert!(ring.commit(no_connection.as_fd(), 0, 1).is_err(), "a second command");
+        assert!(ring.wait().is_err(), "a file that is no connection");
+        assert_eq!(ring.memory().unwrap().len(), LAYOUT.len);
+        assert!(ring.register(no_connection.as_fd(), 0, LAYOUT).is_err(), "a second registration");
+    }
+
+    #[test]
+    fn a_layout_whose_parts_do_not_fit_is_refused() {
+        let file = tempfile::tempfile().unwrap();
+        for layout in [
+            FuseRingLayout { header: 8193, ..LAYOUT },
+            FuseRingLayout { content: 16_384, ..LAYOUT },
+            FuseRingLayout { len: 0, ..LAYOUT },
+        ] {
+            assert!(FuseRing::new().unwrap().register(file.as_fd(), 0, layout).is_err(), "{layout:?}");
+        }
+    }
+}

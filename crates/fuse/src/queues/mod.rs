@@ -68,7 +68,7 @@ impl Queues {
     /// # Errors
     /// [`MountError::Uring`] where the kernel has no such requests, or has them switched off.
     pub fn prepare(threads: usize) -> Result<Self, MountError> {
-        let refused = |why: String| MountError::Uring(why);
+        let refused = MountError::Uring;
         match std::fs::read_to_string(SETTING) {
             Ok(setting) if setting.trim() == "Y" => {}
             Ok(_) => {
