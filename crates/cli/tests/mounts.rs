@@ -20,3 +20,4 @@ mod sandbox;
 mod support;
 mod top;
 mod unmount;
+mod uring;
