@@ -69,7 +69,7 @@ pub(super) fn replace(txn: &mut Txn<'_>, inode: &mut Inode, content: Option<Vec<
     let hash = content.as_ref().and_then(|content| BlockHeader::parse(content).ok()).map_or(0, |h| h.hash);
     let twin = match &content {
         Some(content) => {
-            sharing.find(store, ino, hash, content)?.filter(|twin| twin.block() != inode.file_acl)
+            sharing.find(store, ino, hash, content).filter(|twin| twin.block() != inode.file_acl)
         }
         None => None,
     };
