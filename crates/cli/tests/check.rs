@@ -11,7 +11,8 @@ use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, Ordering::Relaxed};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// Runs check, and returns its exit status and what it printed.
@@ -251,6 +252,42 @@ fn a_mount_goes_on_when_its_check_has_ended() {
     let image = m.image.lanefs(["umount", "m"]).spawn();
     drop(last);
     assert!(image.unwrap().wait().unwrap().success());
+    m.image.fsck();
+}
+
+/// Changes that wait for the check leave threads for all else.
+#[test]
+fn a_lookup_is_answered_while_changes_wait_for_a_check() {
+    let m = Mount::blank_with(&["-J", "size=4"]);
+    m.image.ok(["mount", "v.img", "m"]);
+    for dir in ["0", "1", "2", "3"] {
+        fs::create_dir(m.path(dir)).unwrap();
+    }
+    let held = hold(&socket_of(&m));
+    let (made, ended) = (AtomicUsize::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for dir in 0..3 {
+            let (made, ended, dir) = (&made, &ended, m.path(&dir.to_string()));
+            scope.spawn(move || {
+                while !ended.load(Relaxed) {
+                    fs::create_dir(dir.join(made.fetch_add(1, Relaxed).to_string())).unwrap();
+                }
+            });
+        }
+        // The transaction is full when no more are made.
+        let mut before = usize::MAX;
+        while std::mem::replace(&mut before, made.load(Relaxed)) != made.load(Relaxed) {
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        let (answer, answered) = mpsc::channel();
+        let other = m.path("3/none");
+        scope.spawn(move || answer.send(other.exists()));
+        let found = answered.recv_timeout(Duration::from_secs(10));
+        ended.store(true, Relaxed);
+        drop(held);
+        assert_eq!(found, Ok(false));
+    });
+    m.umount();
     m.image.fsck();
 }
 

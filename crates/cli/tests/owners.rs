@@ -139,3 +139,63 @@ fn with_uid_nobody_gives_rights_of_the_owner_on_disk() {
         assert_eq!(stat, format!("0:0:{mode}\n"), "{name}");
     }
 }
+
+/// The kernel asks nothing when a mapping is written: neither a program of root that was opened
+/// before, nor one that was never opened as far as lanefs knows, keeps its rights.
+#[test]
+fn with_uid_bytes_of_a_mapping_get_no_rights_of_the_owner_on_disk() {
+    for options in ["uid=65534", "uid=65534,noopen"] {
+        let image = volume();
+        std::fs::write(image.beside("mapped.c"), MAPPED).unwrap();
+        let script = r#"
+        cc -Wall -Werror -o mapped mapped.c
+        chown 0 v.img
+        ./lanefs mount v.img m
+        for f in set-id capable late by-root; do cp m/etc/old m/etc/$f; chmod 755 m/etc/$f; done
+        chmod 6755 m/etc/set-id
+        for f in capable by-root; do
+            setfattr -n security.capability -v 0x0100000280000000000000000000000000000000 m/etc/$f
+        done
+        ./lanefs umount m
+        ./lanefs mount -o OPTIONS v.img m
+        user ./mapped m/etc/set-id m/etc/capable m/etc/late &
+        until [ -e ready ]; do sleep 0.1; done
+        chmod 4755 m/etc/late
+        touch go; wait $!
+        ./mapped m/etc/by-root
+        ./lanefs umount m
+        ./lanefs mount v.img m
+        for f in set-id capable late by-root; do
+            is "$(cat m/etc/$f)" NEW; is "$(stat -c %u:%g:%a m/etc/$f)" 0:0:755
+        done
+        fails getfattr -n security.capability m/etc/capable
+        case OPTIONS in *noopen) ;; *) getfattr -n security.capability m/etc/by-root ;; esac
+        ./lanefs umount m
+        "#;
+        as_user(&image, &script.replace("OPTIONS", options));
+    }
+}
+
+/// Opens the files, says `ready`, waits for `go`, and changes the files through mappings.
+const MAPPED: &str = r#"
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+int main(int count, char **files) {
+    char *maps[8];
+    for (int i = 1; i < count; i++) {
+        int fd = open(files[i], O_RDWR);
+        maps[i] = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (fd < 0 || maps[i] == MAP_FAILED || close(fd)) { perror(files[i]); return 1; }
+    }
+    fclose(fopen("ready", "w"));
+    while (access("go", F_OK)) usleep(1000);
+    for (int i = 1; i < count; i++) {
+        memcpy(maps[i], "NEW", 3);
+        if (msync(maps[i], 4096, MS_SYNC)) { perror(files[i]); return 1; }
+    }
+    return 0;
+}
+"#;

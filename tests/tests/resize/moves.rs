@@ -4,8 +4,8 @@ use super::{grow, head, judge, make, open, refused, shrink};
 use lanefs::{Error, Resize, ResizeError, SetXattr, Volume};
 use lanefs_device::FileOptions;
 use lanefs_tests::{
-    LoopMount, TreeEntry, copy_file, debugfs, e2fsck_clean, memory_dir, mke2fs, require_root, require_tools,
-    run, tree_listing, volume_digest,
+    LoopMount, TreeEntry, copy_file, debugfs, debugfs_write, e2fsck_clean, memory_dir, mke2fs, require_root,
+    require_tools, run, tree_listing, volume_digest,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -204,6 +204,24 @@ fn too_few_inodes_are_refused() {
     assert!(matches!(e, Error::Resize(ResizeError::TooFewInodes { .. })), "{e}");
     let e = refused(&path, |resize| resize.shrink(1 << 20));
     assert!(matches!(e, Error::Resize(ResizeError::InodeInUse { ino: 10, .. })), "{e}");
+}
+
+/// `stable_inodes` promises that numbers stay: file encryption may depend on them.
+#[test]
+fn stable_inodes_keep_their_numbers() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("v");
+    mke2fs(&path, 64 << 20, &["-t", "ext4", "-b", "1024", "-g", "4096", "-N", "4096"]);
+    debugfs_write(&path, "feature stable_inodes");
+    let volume = Volume::open(&path).unwrap();
+    fill_groups(&volume, 3000, 5);
+    let ino = volume.metadata("/dir4").unwrap().ino();
+    volume.close().unwrap();
+    let e = refused(&path, |resize| resize.shrink(32 << 20));
+    assert!(matches!(e, Error::Resize(ResizeError::InodeInUse { .. })), "{e}");
+    assert!(shrink_to_minimum(&path) < 64 << 20);
+    assert_eq!(Volume::open(&path).unwrap().metadata("/dir4").unwrap().ino(), ino);
+    e2fsck_clean(&path);
 }
 
 /// A directory of more blocks than a transaction has, whose number goes away.

@@ -221,6 +221,36 @@ impl Dir {
         self.node.rmdir(name.as_ref().as_bytes()).map(drop).or_cannot("remove directory", name.as_ref())
     }
 
+    /// Removes everything in the directory.
+    pub(super) fn remove_content(&self) -> Result<()> {
+        // Depth first, without recursion or paths: a tree may be deeper than the stack, and its
+        // paths longer than one can be.
+        let mut stack = vec![(OsString::new(), self.clone(), self.remove_files()?)];
+        while let Some((_, dir, subdirs)) = stack.last_mut() {
+            if let Some(name) = subdirs.pop() {
+                let subdir = dir.open_dir(&name)?;
+                let below = subdir.remove_files()?;
+                stack.push((name, subdir, below));
+            } else if let (Some((name, ..)), Some((_, parent, _))) = (stack.pop(), stack.last()) {
+                parent.remove_dir(name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes all names but those of subdirectories, which it returns.
+    fn remove_files(&self) -> Result<Vec<OsString>> {
+        let mut subdirs = Vec::new();
+        for DirEntry { name, .. } in self.read_dir()? {
+            if self.symlink_metadata(&name)?.is_dir() {
+                subdirs.push(name);
+            } else {
+                self.remove_file(&name)?;
+            }
+        }
+        Ok(subdirs)
+    }
+
     /// Renames `name` in this directory to `new` in `dir`; `flags` say what happens to a file or
     /// directory of that name.
     ///
@@ -310,4 +340,27 @@ pub(super) fn special(
         }
     };
     dir.create(name, kind, attr)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{NewAttr, Volume};
+
+    /// The path to its end is longer than a path can be.
+    #[test]
+    fn a_deep_tree_is_removed() {
+        let volume = Volume::in_memory(16 << 20).unwrap();
+        let attr = NewAttr { permissions: 0o755, uid: 0, gid: 0 };
+        volume.create_dir("/top").unwrap();
+        volume.write("/kept", b"").unwrap();
+        let mut dir = volume.open_dir("/top").unwrap();
+        for _ in 0..300 {
+            dir.create_file("file", attr).unwrap();
+            dir.symlink("/", "link", attr).unwrap();
+            dir = dir.create_dir("a name of twenty-one.", attr).unwrap();
+        }
+        drop(dir);
+        volume.remove_dir_all("/top").unwrap();
+        assert!(volume.exists("/kept").unwrap() && !volume.exists("/top").unwrap());
+    }
 }

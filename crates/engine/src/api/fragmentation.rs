@@ -202,3 +202,30 @@ fn extents_of(node: &CachedInode) -> Result<Extents> {
         lblk = lblk.saturating_add(mapping.len());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::Volume;
+    use std::ops::ControlFlow;
+
+    #[test]
+    fn free_runs_can_be_used_while_they_are_listed() {
+        let volume = Volume::in_memory(16 << 20).unwrap();
+        for name in ["/a", "/b", "/c"] {
+            volume.write(name, &[1; 4096]).unwrap();
+            volume.sync().unwrap();
+        }
+        volume.remove_file("/b").unwrap();
+        volume.sync().unwrap();
+        let mut runs = 0;
+        volume
+            .free_runs(|_| {
+                runs += 1;
+                volume.write("/d", &[1; 4096]).unwrap();
+                volume.sync().unwrap();
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        assert!(runs > 1, "{runs} runs");
+    }
+}

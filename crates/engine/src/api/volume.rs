@@ -300,33 +300,18 @@ impl Volume {
         self.at().remove_dir(path)
     }
 
-    /// Removes a directory with everything in it, or a file.
+    /// Removes a directory with everything in it, or a file. Follows no symbolic link, not even one
+    /// that takes the place of a directory meanwhile.
     ///
     /// # Errors
     /// The first that any of the removals gives; what was removed stays removed.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
-        if !self.symlink_metadata(path)?.is_dir() {
+        let node = self.at().node(bytes(&path), AtSymlink::NoFollow).or_cannot("remove", &path)?;
+        if !node.is_dir() {
             return self.remove_file(path);
         }
-        // Depth first, without recursion: a tree may be deeper than the stack.
-        let mut stack = vec![(path.to_path_buf(), false)];
-        while let Some((dir, visited)) = stack.pop() {
-            if visited {
-                self.remove_dir(&dir)?;
-                continue;
-            }
-            stack.push((dir.clone(), true));
-            let open = self.open_dir(&dir)?;
-            for entry in open.read_dir()? {
-                if open.symlink_metadata(&entry.name)?.is_dir() {
-                    stack.push((dir.join(&entry.name), false));
-                } else {
-                    open.remove_file(&entry.name)?;
-                }
-            }
-        }
-        Ok(())
+        Dir { node }.remove_content()?;
+        self.remove_dir(path)
     }
 
     /// Renames, and replaces a file or an empty directory at `to`.

@@ -76,8 +76,8 @@ pub enum ResizeError {
         /// Inodes in use that find no place.
         more: u32,
     },
-    /// A reserved inode, or one that the superblock names, has a number that the smaller volume
-    /// would not have.
+    /// A reserved inode, one that the superblock names, or on a volume with `stable_inodes` any
+    /// other has a number that the smaller volume would not have.
     #[error("{blocks} blocks are too few: inode {ino} keeps its number, and {max} would be the last one")]
     InodeInUse {
         /// Blocks wanted.

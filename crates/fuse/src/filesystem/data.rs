@@ -15,6 +15,9 @@ use crate::wire::{InHeader, LseekOut, OpenFlags, OpenOut, WriteOut, fopen};
 use lanefs::format::InodeFlags;
 use lanefs::{FallocMode, File, Modifier, Node};
 
+/// A user other than root, where the kernel does not say which.
+const ANY_USER: u32 = u32::MAX;
+
 impl Filesystem {
     pub(super) fn open(&self, header: &InHeader, how: OpenHow, out: &mut Outbox) -> Answer {
         let node = self.node(header.nodeid)?;
@@ -42,14 +45,8 @@ impl Filesystem {
         } else if how.flags.writes() {
             let appends = how.flags.contains(OpenFlags::APPEND);
             let change = if appends { Change::Append } else { Change::Overwrite };
-            let meta = node.metadata();
-            check_flags(&meta, change)?;
-            // Bytes written by a mapping drop nothing later.
-            let foreign = self.owners.foreign_ids(header.uid, meta.uid(), meta.gid());
-            if meta.permissions() & foreign != 0 {
-                node.drop_privileges(Modifier::Other)?;
-                self.notifier.tell(Notice::Attributes(self.nodes.id_of(node.ino())));
-            }
+            check_flags(&node.metadata(), change)?;
+            self.drop_foreign(header.uid, node)?;
         }
         Ok(())
     }
@@ -78,7 +75,7 @@ impl Filesystem {
             return Ok(self.notice_first(notice, header, Request::Read(read)));
         }
         out.filled(n);
-        self.accessed(&open.node, self.atime, read.flags)?;
+        self.accessed(&open.node, self.atime, read.flags);
         Ok(Outcome::Answered)
     }
 
@@ -92,6 +89,10 @@ impl Filesystem {
             // unless it was told that there are none.
             if self.no_xattr {
                 open.node.drop_privileges(Modifier::Privileged)?;
+            }
+            // A mapping drops nothing, and the pages do not say whose they are.
+            if !open.inode.is_privileged() {
+                self.drop_foreign(ANY_USER, &open.node)?;
             }
             self.write_late(&open, offset, bytes)?;
             return Ok(Outcome::Answered);

@@ -32,7 +32,8 @@ impl Filesystem {
             if told.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
         told?;
-        self.accessed(&node, self.dir_atime, part.flags)
+        self.accessed(&node, self.dir_atime, part.flags);
+        Ok(())
     }
 
     pub(super) fn readdirplus(&self, id: u64, part: Listing, out: &mut Outbox) -> Answer {
@@ -64,7 +65,8 @@ impl Filesystem {
             }
             put(out, &item.dirent, &item.name)?;
         }
-        self.accessed(&node, self.dir_atime, part.flags)
+        self.accessed(&node, self.dir_atime, part.flags);
+        Ok(())
     }
 
     pub(super) fn fsyncdir(&self, id: u64) -> Answer {

@@ -54,6 +54,25 @@ impl Filesystem {
         Ok(node.drop_privileges(modifier(&self.caller(header), &meta, keeps))?)
     }
 
+    /// Takes from a file that `caller` may fill, because the mount shows another owner than the
+    /// volume has, what would give the bytes that owner's rights: set-id bits, file capabilities.
+    ///
+    /// # Errors
+    /// [`lanefs::Error::ReadOnly`], the journal's; those of damaged attributes.
+    pub(super) fn drop_foreign(&self, caller: u32, node: &Node) -> Answer {
+        let meta = node.metadata();
+        let foreign = self.owners.foreign_ids(caller, meta.uid(), meta.gid());
+        if foreign == 0 {
+            return Ok(());
+        }
+        if meta.permissions() & foreign == 0 {
+            return Ok(node.drop_privileges(Modifier::Privileged)?);
+        }
+        node.drop_privileges(Modifier::Other)?;
+        self.notifier.tell(Notice::Attributes(self.nodes.id_of(node.ino())));
+        Ok(())
+    }
+
     /// Checks bytes of the kernel's writeback. The kernel cached them without a look at the flags,
     /// which forbid them unless a handle from before the flag is still open. Bytes that were dirty
     /// when the inode became immutable were written back at that time.

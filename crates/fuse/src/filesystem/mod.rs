@@ -303,10 +303,12 @@ impl Filesystem {
     }
 
     /// Notes the time of the last read, unless the handle was opened with O_NOATIME or the mount
-    /// has become read-only.
-    fn accessed(&self, node: &Node, atime: Atime, flags: OpenFlags) -> Answer {
+    /// has become read-only. A time that cannot be noted is no error of the read.
+    fn accessed(&self, node: &Node, atime: Atime, flags: OpenFlags) {
         let moves = !flags.contains(OpenFlags::NOATIME) && node.is_atime_due(atime);
-        if moves && !self.remounts.is_read_only() { Ok(node.accessed(atime)?) } else { Ok(()) }
+        if moves && !self.remounts.is_read_only() {
+            let _ = node.accessed(atime);
+        }
     }
 
     /// Starts to look for remounts in the mount namespace of the calling thread.

@@ -35,7 +35,8 @@ impl Filesystem {
         })
     }
 
-    /// Tells the kernel of an inode, which it then knows once more.
+    /// Tells the kernel of an inode, which it then knows once more: so the request must not fail
+    /// later.
     fn tell(&self, node: Node, out: &mut Outbox) -> Answer {
         let id = self.nodes.id_of(node.ino());
         out.put(&entry_out(id, &node.metadata(), self.owners))?;
@@ -47,6 +48,7 @@ impl Filesystem {
         let dir = self.node(id)?;
         let attr = self.owners.of_new(new.attr, &dir.metadata());
         let node = dir.create(new.name, new.kind, attr, new.umask)?;
+        self.settle_dirs(id, id)?;
         self.tell(node, out)
     }
 
@@ -63,6 +65,7 @@ impl Filesystem {
             }
             made => made?,
         };
+        self.settle_dirs(header.nodeid, header.nodeid)?;
         self.tell_open(node, how.flags, privileged, out)
     }
 
@@ -105,12 +108,14 @@ impl Filesystem {
     pub(super) fn link(&self, dir: u64, id: u64, name: &OsStr, out: &mut Outbox) -> Answer {
         let node = self.node(id)?;
         self.node(dir)?.link_file(&node, name)?;
+        self.settle_dirs(dir, dir)?;
         self.tell(node, out)
     }
 
     pub(super) fn readlink(&self, id: u64, out: &mut Outbox) -> Answer {
         let node = self.node(id)?;
         out.put_bytes(node.read_link()?.as_os_str().as_bytes())?;
-        self.accessed(&node, self.atime, OpenFlags::empty())
+        self.accessed(&node, self.atime, OpenFlags::empty());
+        Ok(())
     }
 }

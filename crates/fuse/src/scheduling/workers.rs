@@ -16,9 +16,9 @@ const WAITING: usize = 2;
 const BULK: usize = 4;
 /// Shared buffers for large content: as many as threads can have it at a time.
 pub(crate) const BUFFERS: usize = BULK + WAITING;
-/// Time between two looks at the lone thread.
+/// Time between two looks of the watching thread.
 const WATCH: Duration = Duration::from_millis(1);
-/// Consecutive looks that find the lone thread waiting, after which it is alone no longer.
+/// Consecutive looks that find no request taken, after which nothing is watched any longer.
 const QUIET: u32 = 8;
 
 /// The threads of a mount.
@@ -27,6 +27,10 @@ const QUIET: u32 = 8;
 /// So at most [`WAITING`] threads wait. A thread that takes a request which may last has another
 /// thread wait, if none does. A thread that comes back waits if it is wanted, and rests if not. A
 /// thread is made only when all threads are at work.
+///
+/// A short request wakes no thread to wait. But it lasts where its change waits for a commit or for
+/// the device. So when short requests leave no thread waiting, another thread watches, as below: if
+/// no thread has come back since its last look, it waits for requests itself.
 ///
 /// A thread that follows a program (see [`Follow`](super::Follow)) waits alone, and hands
 /// over only before a long request. Another thread watches it, once a millisecond. If the lone
@@ -53,17 +57,15 @@ struct WorkersState {
     resting: usize,
     /// Calls to resting threads that none has answered yet.
     calls: usize,
-    alone: Option<Alone>,
-    watched: bool,
-    ended: bool,
-}
-
-/// The thread that takes all requests.
-#[derive(Debug)]
-struct Alone {
-    thread: Pid,
-    /// How often it has come back for a request.
+    alone: Option<Pid>,
+    /// How often threads have come back for a request.
     turns: u64,
+    /// The next thread that is there is to watch, if another one waits.
+    wants_watch: bool,
+    watched: bool,
+    /// The watching thread is to wait for requests instead.
+    called_back: bool,
+    ended: bool,
 }
 
 /// The time that a request may last.
@@ -135,12 +137,14 @@ impl Workers {
             if state.ended {
                 return None;
             }
-            if let Some(alone) = state.alone.as_mut().filter(|alone| alone.thread == me) {
-                alone.turns += 1;
+            if state.alone == Some(me) {
                 break WaitTurn::Alone;
             }
-            match &state.alone {
+            match state.alone {
                 Some(_) if !state.watched => self.watch(&mut state, &lies_there),
+                None if state.wants_watch && state.waiting > 0 && !state.watched => {
+                    self.watch(&mut state, &lies_there);
+                }
                 None if state.waiting < WAITING => break WaitTurn::Together,
                 _ => {
                     state.resting += 1;
@@ -148,42 +152,49 @@ impl Workers {
                     state.resting -= 1;
                     if state.calls > 0 {
                         state.calls -= 1;
-                        if state.alone.is_none() {
+                        if state.alone.is_none() && !state.wants_watch {
                             break WaitTurn::Together;
                         }
                     }
                 }
             }
         };
+        state.turns += 1;
         state.waiting += 1;
         Some(turn)
     }
 
-    /// Watches the lone thread. Returns when no thread is alone any more.
+    /// Watches the lone thread, or all if none is alone. Returns when no thread is alone any more,
+    /// when all are held up, or when it is quiet.
     fn watch(&self, state: &mut MutexGuard<'_, WorkersState>, lies_there: impl Fn() -> bool) {
-        state.watched = true;
+        (state.watched, state.wants_watch) = (true, false);
         let (mut seen, mut quiet) = (None, 0);
-        while let Some(alone) = &state.alone
-            && !state.ended
-        {
-            let now = (alone.thread, alone.turns);
-            if seen != Some(now) {
-                (seen, quiet) = (Some(now), 0);
-            } else {
-                quiet += 1;
-                let held_up = state.waiting == 0 || lies_there();
-                if held_up {
-                    self.following.crowded();
+        while !state.ended && !state.called_back {
+            let now = (state.alone, state.turns);
+            match seen {
+                Some((Some(_), _)) if state.alone.is_none() => break,
+                Some(last) if last == now => {
+                    quiet += 1;
+                    let held_up = state.waiting == 0 || state.alone.is_some() && lies_there();
+                    if held_up || quiet > QUIET {
+                        self.end_alone(state, held_up);
+                        break;
+                    }
                 }
-                if held_up || quiet > QUIET {
-                    self.following.release(alone.thread);
-                    state.alone = None;
-                    break;
-                }
+                _ => (seen, quiet) = (Some(now), 0),
             }
             self.alone_ends.wait_for(state, WATCH);
         }
-        state.watched = false;
+        (state.watched, state.called_back) = (false, false);
+    }
+
+    /// Ends the time alone of the lone thread, if there is one.
+    fn end_alone(&self, state: &mut WorkersState, held_up: bool) {
+        let Some(alone) = state.alone.take() else { return };
+        if held_up {
+            self.following.crowded();
+        }
+        self.following.release(alone);
     }
 
     /// Notes that thread `me` has taken a request, how long it may last, and whether the thread
@@ -192,8 +203,7 @@ impl Workers {
         let mut state = self.state.lock();
         state.waiting -= 1;
         let others = if cost == Cost::Bulk { self.bulk.fetch_add(1, Ordering::Relaxed) } else { 0 };
-        let mine = state.alone.as_ref().is_some_and(|alone| alone.thread == me);
-        if mine && (preference == Preference::Together || cost >= Cost::Long) {
+        if state.alone == Some(me) && (preference == Preference::Together || cost >= Cost::Long) {
             state.alone = None;
             self.alone_ends.notify_one();
         } else if preference == Preference::Alone
@@ -201,12 +211,18 @@ impl Workers {
             && self.most > 1
             && cost < Cost::Long
         {
-            state.alone = Some(Alone { thread: me, turns: 0 });
+            state.alone = Some(me);
             // A watching thread is woken or made in the same way as a waiting one.
             return self.call(&mut state);
         }
-        match (&state.alone, cost) {
-            (_, Cost::Short) | (Some(_), _) => First::Nothing,
+        match (state.alone, cost) {
+            (Some(_), _) => First::Nothing,
+            (None, Cost::Short) if state.waiting > 0 || state.watched => First::Nothing,
+            (None, Cost::Short) => {
+                // Two threads serve, and a third one watches.
+                state.wants_watch = state.wants_watch || state.resting > 0 || state.all < self.most;
+                self.call(&mut state)
+            }
             (None, Cost::Bulk) if others + 1 >= BULK => First::Nothing,
             (None, _) => self.call(&mut state),
         }
@@ -215,10 +231,15 @@ impl Workers {
     /// Makes another thread wait for requests, or watch, if none does: wakes a resting thread, or
     /// returns that the caller makes one.
     fn call(&self, state: &mut WorkersState) -> First {
-        if state.waiting > 0 || state.watched || state.ended {
+        if state.waiting > 0 || state.ended {
             return First::Nothing;
         }
-        if state.resting > state.calls {
+        if state.watched {
+            if state.alone.is_none() {
+                state.called_back = true;
+                self.alone_ends.notify_one();
+            }
+        } else if state.resting > state.calls {
             state.calls += 1;
             self.wanted.notify_one();
         } else if state.calls == 0 && state.all < self.most {
@@ -233,7 +254,7 @@ impl Workers {
         let mut state = self.state.lock();
         state.all -= 1;
         // It may have been the thread that was to watch.
-        state.alone = None;
+        (state.alone, state.wants_watch) = (None, false);
     }
 
     /// Ends all threads: the mount is gone.
@@ -307,6 +328,60 @@ mod tests {
         assert_eq!(workers.begin(gettid(), || false), Some(WaitTurn::Together));
     }
 
+    /// Short requests that last: as many threads as there are wait in turn.
+    #[test]
+    fn short_requests_that_last_leave_a_thread_waiting() {
+        let workers = Workers::new(4, Following::none());
+        for n in 1..=4 {
+            // Each is the thread that was made for the last request.
+            let made = if n < 4 { First::MakeThread } else { First::Nothing };
+            assert_eq!(workers.begin(gettid(), || false), Some(WaitTurn::Together), "{n}");
+            assert_eq!(workers.took(gettid(), Cost::Short, Preference::Same), made, "{n}");
+        }
+    }
+
+    #[test]
+    fn a_thread_that_watches_waits_when_none_comes_back() {
+        let workers = Workers::new(4, Following::none());
+        let take = |cost| workers.took(gettid(), cost, Preference::Same);
+        workers.begin(gettid(), || false).unwrap();
+        assert_eq!(take(Cost::Short), First::MakeThread);
+        workers.begin(gettid(), || false).unwrap();
+        thread::scope(|scope| {
+            let watching = scope.spawn(|| workers.begin(gettid(), || false));
+            while !workers.state.lock().watched {
+                thread::yield_now();
+            }
+            // It watches as long as threads come back, and no other thread is called.
+            for _ in 0..50 {
+                assert_eq!(take(Cost::Short), First::Nothing);
+                workers.begin(gettid(), || false).unwrap();
+            }
+            assert_eq!(take(Cost::Short), First::Nothing);
+            assert_eq!(watching.join().unwrap(), Some(WaitTurn::Together));
+        });
+    }
+
+    #[test]
+    fn a_thread_that_watches_is_called_for_what_lasts() {
+        let workers = Workers::new(4, Following::none());
+        let take = |cost| workers.took(gettid(), cost, Preference::Same);
+        workers.begin(gettid(), || false).unwrap();
+        assert_eq!(take(Cost::Short), First::MakeThread);
+        workers.begin(gettid(), || false).unwrap();
+        thread::scope(|scope| {
+            let watching = scope.spawn(|| workers.begin(gettid(), || false));
+            while !workers.state.lock().watched {
+                thread::yield_now();
+            }
+            assert_eq!(take(Cost::Long), First::Nothing);
+            let state = workers.state.lock();
+            assert!(state.called_back || state.waiting > 0);
+            drop(state);
+            assert_eq!(watching.join().unwrap(), Some(WaitTurn::Together));
+        });
+    }
+
     #[test]
     fn few_write_what_the_kernel_had_cached_and_others_go_on() {
         let workers = Workers::new(64, Following::none());
@@ -325,7 +400,8 @@ mod tests {
         assert_eq!(take(Cost::Short, Cost::Long), First::MakeThread);
         // One has come back.
         assert_eq!(take(Cost::Bulk, Cost::Bulk), First::Nothing);
-        assert_eq!(take(Cost::Bulk, Cost::Short), First::Nothing);
+        // No thread is left to watch a short one.
+        assert_eq!(take(Cost::Bulk, Cost::Short), First::MakeThread);
         assert_eq!(take(Cost::Short, Cost::Bulk), First::Nothing);
         for _ in 0..BULK {
             take(Cost::Bulk, Cost::Short);

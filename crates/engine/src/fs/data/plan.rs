@@ -311,11 +311,16 @@ impl<'f> WritePlan<'f> {
             }
             WritebackMode::DioreadLock => {
                 let pending = Pending::new();
-                self.map(end, false, Some(&pending))?;
+                let planned = self.changes.len();
+                let mapped = self.map(end, false, Some(&pending));
+                if mapped.is_err() && self.changes.len() == planned {
+                    return mapped;
+                }
+                // The commit waits for the data of all blocks that are mapped, if not all are.
                 let written = write();
                 pending
                     .done(written.as_ref().copied().map_err(|e| JournalError::Aborted(e.to_string().into())));
-                written
+                mapped.and(written)
             }
             WritebackMode::DioreadNolock => {
                 let mapped = self.changes.iter().map(|change| Change::Convert(change.range())).collect();
@@ -514,9 +519,16 @@ mod tests {
     use std::sync::Arc;
 
     /// A plan whose blocks for the map were not claimed, on a volume that has none: the map finds
-    /// no space, and only the writer gets the error.
+    /// no space, for the first or for the second of its changes, and only the writer gets the
+    /// error.
     #[test]
     fn no_space_for_the_map_is_the_error_of_one_write() {
+        for maps_some in [false, true] {
+            no_space_for_the_map(maps_some);
+        }
+    }
+
+    fn no_space_for_the_map(maps_some: bool) {
         let device = MemDevice::new(16 << 20);
         let options = lanefs_mkfs::Options { block_size: Some(4096), ..Default::default() };
         lanefs_mkfs::format(&device, &options).unwrap();
@@ -529,11 +541,16 @@ mod tests {
         }
         let node = file.inode();
         let mut plan = WritePlan::new(node.content());
+        if maps_some {
+            plan.place(100, 1).unwrap().unwrap();
+        }
         plan.place(350, 1).unwrap().unwrap();
         plan.claim = None;
         let rest: Vec<_> = std::iter::from_fn(|| alloc::reserve(&node.fs, 0, u32::MAX).ok()).collect();
-        let mapped = plan.carry_out(0, || panic!("nothing is mapped"));
+        let mut written = false;
+        let mapped = plan.carry_out(0, || Ok(written = true));
         assert!(matches!(mapped, Err(Error::NoSpace)), "{mapped:?}");
+        assert_eq!(written, maps_some);
         drop(rest);
         volume.sync().unwrap();
         file.write_at(b"goes on", 0).unwrap();

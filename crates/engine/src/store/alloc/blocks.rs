@@ -84,18 +84,23 @@ fn free_run(txn: &mut Txn<'_>, start: u64, len: u32, kind: BlockKind) -> Result<
     Ok(())
 }
 
+/// The blocks in memory that a [`free_blocks`] will change.
+#[derive(Debug)]
+pub(crate) struct HeldForFree(#[expect(dead_code, reason = "held, not looked at")] Option<Bits>);
+
 /// Reads and checks what [`free_blocks`] will change for these blocks. While the result is held,
 /// freeing them does no I/O.
 ///
 /// # Errors
 /// A range outside of the data blocks or of a group, or with a block that is free already; the
 /// device's.
-pub(crate) fn hold_for_free(store: &Store, start: u64, len: u32) -> Result<impl Sized + use<>> {
+pub(crate) fn hold_for_free(store: &Store, start: u64, len: u32) -> Result<HeldForFree> {
     store.check_data_range(start, u64::from(len))?;
     let (group, bits) = locate(store, start, len)?;
-    let Some(mut state) = store.alloc.lock_group(group) else { return Ok(None) };
+    let Some(mut state) = store.alloc.lock_group(group) else { return Ok(HeldForFree(None)) };
     state.load(store, group)?;
-    if state.is_lost() { Ok(None) } else { Bits::read(store, group, bits, false).map(Some) }
+    let held = if state.is_lost() { None } else { Some(Bits::read(store, group, bits, false)?) };
+    Ok(HeldForFree(held))
 }
 
 /// Returns the group of a run of blocks, and its bits there.

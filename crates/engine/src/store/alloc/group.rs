@@ -260,11 +260,14 @@ pub(super) fn read_block_bitmap(store: &Store, group: u32, desc: &GroupDesc) -> 
     Ok(buffer)
 }
 
-/// Calls `f` with each run of blocks that are free in the bitmap of `group`.
+/// Calls `f`, without a lock, with each run of blocks that are free in the bitmap of `group`.
 pub(crate) fn free_runs(store: &Store, group: u32, mut f: impl FnMut(Range<u64>)) -> Result<()> {
-    let _state = store.alloc.lock_group(group);
     let first = store.layout().group_first_block(group)?;
-    for run in disk_runs(store, group)? {
+    let runs = {
+        let _state = store.alloc.lock_group(group);
+        disk_runs(store, group)?
+    };
+    for run in runs {
         f(first + u64::from(run.start)..first + u64::from(run.end));
     }
     Ok(())

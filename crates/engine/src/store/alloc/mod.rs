@@ -23,7 +23,9 @@ mod table;
 mod tests;
 mod trim;
 
-pub(crate) use blocks::{BlockKind, free_blocks, free_system_block, hold_for_free, take_reserved};
+pub(crate) use blocks::{
+    BlockKind, HeldForFree, free_blocks, free_system_block, hold_for_free, take_reserved,
+};
 pub(crate) use group::{Group, free_runs, read_desc};
 pub(crate) use inodes::{InodeHint, alloc_inode, free_inode, hold_inode, used_inodes};
 pub(crate) use prealloc::{FileAlloc, Spot, reserve_at};

@@ -5,7 +5,7 @@
 
 use crate::error::Result;
 use crate::store::Store;
-use crate::store::alloc::BlockKind;
+use crate::store::alloc::{self, BlockKind};
 use crate::store::txn::{Mark, Txn};
 use std::ops::Range;
 
@@ -44,6 +44,9 @@ pub(crate) trait ReadBlocks {
 
 /// Changing the blocks of a map, inside a transaction.
 pub(crate) trait ChangeBlocks: ReadBlocks {
+    /// What [`hold_for_free`](Self::hold_for_free) holds.
+    type Held;
+
     /// Runs `f` on the bytes of `block` to change them. A `fresh` block was just allocated and is
     /// all zeros.
     fn change(
@@ -59,6 +62,10 @@ pub(crate) trait ChangeBlocks: ReadBlocks {
 
     /// Frees blocks, all of one group.
     fn free(&mut self, start: u64, len: u32, kind: BlockKind) -> Result<()>;
+
+    /// Reads what a [`free`](Self::free) of one block will change, so that it cannot fail while
+    /// the result is held.
+    fn hold_for_free(&self, block: u64) -> Result<Self::Held>;
 
     /// Returns the first block of the group that `block` belongs to.
     fn group_start(&self, block: u64) -> u64;
@@ -130,6 +137,8 @@ impl ReadBlocks for Txn<'_> {
 }
 
 impl ChangeBlocks for Txn<'_> {
+    type Held = alloc::HeldForFree;
+
     fn change(
         &mut self,
         block: u64,
@@ -157,6 +166,10 @@ impl ChangeBlocks for Txn<'_> {
 
     fn free(&mut self, start: u64, len: u32, kind: BlockKind) -> Result<()> {
         Txn::free(self, start, len, kind)
+    }
+
+    fn hold_for_free(&self, block: u64) -> Result<Self::Held> {
+        alloc::hold_for_free(self.store(), block, 1)
     }
 
     fn group_start(&self, block: u64) -> u64 {

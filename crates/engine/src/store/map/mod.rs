@@ -164,6 +164,7 @@ pub(crate) fn convert(
     range: Range<u32>,
     unwritten: bool,
 ) -> Result<()> {
+    check_sectors(txn.store(), inode, 0)?;
     change(txn, inode, |map| match map {
         Map::Tree(tree) => tree.convert(range, unwritten),
         Map::Table(_) => Err(Error::NotSupported("unwritten blocks in an indirect map".into())),
@@ -205,6 +206,7 @@ pub(crate) fn shift_left(txn: &mut Txn<'_>, inode: &mut Inode, from: &mut u32, b
 /// [`Error::NoSpace`], and [`Error::Invalid`] if blocks would move beyond the end of the map:
 /// nothing is changed.
 pub(crate) fn part(txn: &mut Txn<'_>, inode: &mut Inode, at: u32, by: u32) -> Result<()> {
+    check_sectors(txn.store(), inode, 0)?;
     change(txn, inode, |map| match map {
         Map::Tree(tree) => tree.part(at, by),
         Map::Table(_) => Err(no_shift()),
@@ -413,12 +415,19 @@ fn owner(store: &Store, inode: &Inode) -> Owner {
 }
 
 /// Checks that i_blocks can count `len` more blocks: without `huge_file`, it has 2^32 - 1 sectors
-/// at most.
-fn check_sectors(store: &Store, inode: &Inode, len: u32) -> Result<()> {
-    let max = if store.has_ro(RoCompat::HUGE_FILE) { (1 << 48) - 1 } else { u64::from(u32::MAX) };
+/// at most. An inode is written after all other changes, so they must not be made if it cannot be.
+///
+/// # Errors
+/// [`Error::FileTooBig`].
+pub(crate) fn check_sectors(store: &Store, inode: &Inode, len: u32) -> Result<()> {
+    let max = max_sectors(store);
     // And a few nodes of the map.
     let more = (u64::from(len) + 64).saturating_mul(sectors(store));
     if inode.blocks.saturating_add(more) > max { Err(Error::FileTooBig) } else { Ok(()) }
+}
+
+fn max_sectors(store: &Store) -> u64 {
+    if store.has_ro(RoCompat::HUGE_FILE) { (1 << 48) - 1 } else { u64::from(u32::MAX) }
 }
 
 fn sectors(store: &Store) -> u64 {
@@ -455,7 +464,8 @@ fn change<'f, T>(
     inode.blocks = match delta < 0 {
         // i_blocks of a damaged volume may be too small.
         true => inode.blocks.saturating_sub(changed),
-        false => inode.blocks.saturating_add(changed),
+        // Nor may a removal fail that splits an extent of a file as large as it can be.
+        false => inode.blocks.saturating_add(changed).min(max_sectors(store).max(inode.blocks)),
     };
     result
 }

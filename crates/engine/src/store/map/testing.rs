@@ -87,6 +87,8 @@ impl ReadBlocks for Mem {
 }
 
 impl ChangeBlocks for Mem {
+    type Held = ();
+
     fn change(
         &mut self,
         block: u64,
@@ -127,6 +129,10 @@ impl ChangeBlocks for Mem {
             }
         }
         Ok(())
+    }
+
+    fn hold_for_free(&self, block: u64) -> Result<()> {
+        if self.used.contains(&block) { Ok(()) } else { Err(Error::NotFound) }
     }
 
     fn group_start(&self, block: u64) -> u64 {
@@ -200,6 +206,8 @@ impl ReadBlocks for Wild {
 }
 
 impl ChangeBlocks for Wild {
+    type Held = ();
+
     fn change(&mut self, block: u64, _: u8, _: bool, f: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<()> {
         f(self.nodes.get_mut(&block).unwrap())
     }
@@ -214,6 +222,10 @@ impl ChangeBlocks for Wild {
             true => Ok(()),
             false => Err(Error::NotFound),
         }
+    }
+
+    fn hold_for_free(&self, _: u64) -> Result<()> {
+        Ok(())
     }
 
     fn group_start(&self, block: u64) -> u64 {

@@ -138,8 +138,8 @@ impl Resizing {
         Ok(ShrinkPlan { log, moves: Moves::plan(self, usage, blocks, &mut room)? })
     }
 
-    /// Checks that `kept` groups have numbers for all inodes in use, and those that the superblock
-    /// names.
+    /// Checks that `kept` groups have numbers for all inodes in use, and those that keep theirs:
+    /// the ones that the superblock names, and with `stable_inodes` all.
     fn check_inodes(&self, usage: &Usage, blocks: u64, kept: u32) -> Result<()> {
         let (raw, per_group) = (self.superblock.raw(), self.superblock.layout().inodes_per_group());
         let max = kept * per_group;
@@ -152,7 +152,9 @@ impl Resizing {
             raw.s_lpf_ino,
             raw.s_snapshot_inum,
         ];
-        let fixed = named.map(|ino| ino.get()).into_iter().chain([self.superblock.first_ino() - 1]);
+        let stable = if self.superblock.has(Compat::STABLE_INODES) { self.last_inode(usage)? } else { 0 };
+        let others = [self.superblock.first_ino() - 1, stable];
+        let fixed = named.map(|ino| ino.get()).into_iter().chain(others);
         if let Some(ino) = fixed.max().filter(|&ino| ino > max) {
             return Err(ResizeError::InodeInUse { blocks, ino, max }.into());
         }
@@ -160,6 +162,15 @@ impl Resizing {
             Some(more) if more > 0 => Err(ResizeError::TooFewInodes { blocks, max, more }.into()),
             _ => Ok(()),
         }
+    }
+
+    /// Returns the last inode in use.
+    fn last_inode(&self, usage: &Usage) -> Result<u32> {
+        let per_group = self.superblock.layout().inodes_per_group();
+        let Some(group) = usage.inodes.iter().rposition(|used| *used > 0) else { return Ok(0) };
+        let map = self.inode_bitmap_of(group as u32)?.unwrap_or_default();
+        let last = (0..per_group).rev().find(|&n| bitmap::test(&map, n as usize));
+        Ok(last.map_or(0, |n| group as u32 * per_group + n + 1))
     }
 
     /// Returns the double indirect block of the resize inode, if there is one.

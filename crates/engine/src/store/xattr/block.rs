@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result, XattrError};
 use crate::store::alloc::{self, BlockKind};
+use crate::store::map;
 use crate::store::txn::Txn;
 use crate::store::{Store, kind};
 use lanefs_format::Inode;
@@ -63,13 +64,16 @@ pub(super) fn hold_for_free(store: &Store, inode: &Inode) -> Result<impl Sized +
 pub(super) fn replace(txn: &mut Txn<'_>, inode: &mut Inode, content: Option<Vec<u8>>) -> Result<()> {
     let (store, ino) = (txn.store(), inode.ino);
     let old = of(store, inode)?;
+    if old.is_none() && content.is_some() {
+        map::check_sectors(store, inode, 1)?;
+    }
     // From here to the end no other inode may start or stop sharing a block.
     let mut sharing = store.xattr_sharing.lock();
     let old_header = old.as_ref().map(|old| header(ino, old)).transpose()?;
     let hash = content.as_ref().and_then(|content| BlockHeader::parse(content).ok()).map_or(0, |h| h.hash);
     let twin = match &content {
         Some(content) => {
-            sharing.find(store, ino, hash, content)?.filter(|twin| twin.block() != inode.file_acl)
+            sharing.find(store, ino, hash, content).filter(|twin| twin.block() != inode.file_acl)
         }
         None => None,
     };

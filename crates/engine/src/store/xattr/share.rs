@@ -9,7 +9,6 @@
 //! gets or loses a user, below the inode's lock and above block groups and buffers.
 
 use super::block;
-use crate::error::Result;
 use crate::store::Store;
 use lanefs_format::xattr as codec;
 use lanefs_journal::Buffer;
@@ -34,9 +33,9 @@ impl Sharing {
 
 impl ByHash {
     /// Returns a block whose list equals that of the block's bytes `content`, with room for a user.
-    pub(super) fn find(&self, store: &Store, ino: u32, hash: u32, content: &[u8]) -> Result<Option<Buffer>> {
-        let Some(&nr) = self.0.get(&hash) else { return Ok(None) };
-        let Some(buffer) = block::load(store, ino, nr)? else { return Ok(None) };
+    /// One that cannot be read is none.
+    pub(super) fn find(&self, store: &Store, ino: u32, hash: u32, content: &[u8]) -> Option<Buffer> {
+        let buffer = block::load(store, ino, *self.0.get(&hash)?).ok().flatten()?;
         let bytes = buffer.read();
         let header = codec::BlockHeader::parse(&bytes).ok();
         let room = header.is_some_and(|h| h.refcount < codec::EXT4_XATTR_REFCOUNT_MAX);
@@ -45,7 +44,7 @@ impl ByHash {
             _ => false,
         };
         drop(bytes);
-        Ok((room && equal).then_some(buffer))
+        (room && equal).then_some(buffer)
     }
 
     /// Remembers that a block with this hash may be shared. Hash 0 means that it must not be.

@@ -11,16 +11,30 @@ const MIB: usize = 1 << 20;
 #[derive(Debug)]
 struct BadBlock {
     inner: MemDevice,
-    at: u64,
+    at: AtomicU64,
     armed: AtomicBool,
     failures: AtomicU64,
+}
+
+impl BadBlock {
+    /// Returns a copy of `image`.
+    fn of(image: &Image) -> Arc<Self> {
+        let inner = MemDevice::from_bytes(std::fs::read(image.path()).unwrap());
+        let (at, armed, failures) = Default::default();
+        Arc::new(Self { inner, at, armed, failures })
+    }
+
+    fn arm(&self, block: u64) {
+        self.at.store(block * 1024, Ordering::SeqCst);
+        self.armed.store(true, Ordering::SeqCst);
+    }
 }
 
 impl BlockDevice for BadBlock {
     forward_to!(inner: size read_only write_at flush discard);
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> lanefs_device::Result<()> {
-        let hit = (offset..offset + buf.len() as u64).contains(&self.at);
+        let hit = (offset..offset + buf.len() as u64).contains(&self.at.load(Ordering::SeqCst));
         if hit && self.armed.swap(false, Ordering::SeqCst) {
             self.failures.fetch_add(1, Ordering::SeqCst);
             let eio = std::io::Error::from_raw_os_error(5);
@@ -30,33 +44,42 @@ impl BlockDevice for BadBlock {
     }
 }
 
-/// A block would belong to two files if it were freed and the inode then could not be read.
-#[test]
-fn a_punch_whose_inode_cannot_be_read_frees_nothing() {
-    let image = Image::new("64M", &["-t", "ext4", "-b", "1024", "-N", "8192"]);
-    let (ino, other) = (image.file("f"), image.file("g"));
-    let text = image.debugfs(&format!("imap <{ino}>"));
-    let block = text.split("located at block ").nth(1).and_then(|s| s.split(',').next()).unwrap();
-    let device = Arc::new(BadBlock {
-        inner: MemDevice::from_bytes(std::fs::read(image.path()).unwrap()),
-        at: block.parse::<u64>().unwrap() * 1024,
-        armed: AtomicBool::new(false),
-        failures: AtomicU64::new(0),
-    });
+/// Opens a volume with little memory.
+fn small(device: &Arc<BadBlock>) -> Arc<Fs> {
     let options = OpenOptions::new().write(true).use_reserved(true).commit_interval(Duration::ZERO);
-    let options = options.cache_bytes(128 << 10);
-    let fs = Fs::open(Arc::clone(&device) as Arc<dyn BlockDevice>, options).unwrap();
-    let node = fs.inode(ino).unwrap();
-    write(&node, 0, &vec![1; 4 * MIB]).unwrap();
-    node.sync_all().unwrap();
-    // Other metadata evicts the block from the cache, while the file is in use.
+    Fs::open(Arc::clone(device) as Arc<dyn BlockDevice>, options.cache_bytes(128 << 10)).unwrap()
+}
+
+/// Has other metadata evict what is in the cache, while files are in use.
+fn evict(fs: &Fs) {
+    fs.journal.sync().unwrap();
     fs.journal.checkpoint().unwrap();
     for _ in 0..3 {
         for ino in 100..8192 {
             let _ = fs.read_inode(ino);
         }
     }
-    device.armed.store(true, Ordering::SeqCst);
+}
+
+/// Returns the block of the inode table that holds `ino`.
+fn table_block(image: &Image, ino: u32) -> u64 {
+    let text = image.debugfs(&format!("imap <{ino}>"));
+    let block = text.split("located at block ").nth(1).and_then(|s| s.split(',').next());
+    block.unwrap().parse().unwrap()
+}
+
+/// A block would belong to two files if it were freed and the inode then could not be read.
+#[test]
+fn a_punch_whose_inode_cannot_be_read_frees_nothing() {
+    let image = Image::new("64M", &["-t", "ext4", "-b", "1024", "-N", "8192"]);
+    let (ino, other) = (image.file("f"), image.file("g"));
+    let device = BadBlock::of(&image);
+    let fs = small(&device);
+    let node = fs.inode(ino).unwrap();
+    write(&node, 0, &vec![1; 4 * MIB]).unwrap();
+    node.sync_all().unwrap();
+    evict(&fs);
+    device.arm(table_block(&image, ino));
     let before = node.state().clone();
     assert!(node.content().fallocate(FallocMode::PunchHole, 0, 4 * MIB as u64).is_err());
     assert_eq!(device.failures.load(Ordering::SeqCst), 1, "the block was still cached");
@@ -79,6 +102,101 @@ fn a_punch_whose_inode_cannot_be_read_frees_nothing() {
     let fs = image.open();
     assert!(all(&fs.inode(ino).unwrap()).iter().all(|byte| *byte == 1), "bytes of another file");
     image.close(fs);
+}
+
+/// Makes a file of 200 extents, in three leaves of 84 entries at most, and returns it with the
+/// blocks of its leaves.
+fn of_three_leaves(image: &Image) -> (u32, Vec<u64>) {
+    let ino = image.file("f");
+    let fs = image.open();
+    let node = fs.inode(ino).unwrap();
+    (0..200).for_each(|n| write(&node, n * 2048, &[1; 1024]).unwrap());
+    drop(node);
+    image.close(fs);
+    let text = image.debugfs("ex f");
+    let of_leaf = |line: &&str| line.starts_with(" 0/ 1");
+    let block = |line: &str| line.split_whitespace().nth(7).unwrap().parse().unwrap();
+    let leaves: Vec<u64> = text.lines().filter(of_leaf).map(block).collect();
+    assert_eq!(leaves.len(), 3, "{text}");
+    (ino, leaves)
+}
+
+/// One that is damaged, or marked as free, costs its file alone: not the journal, and with it the
+/// right to write to the volume.
+#[test]
+fn a_bad_leaf_stops_no_other_file() {
+    let cut = |node: &InodeRef| node.content().truncate(0);
+    let collapse = |node: &InodeRef| node.content().fallocate(FallocMode::CollapseRange, 0, 1024);
+    let insert = |node: &InodeRef| node.content().fallocate(FallocMode::InsertRange, 0, 1024);
+    type Change = fn(&InodeRef) -> Result<()>;
+    let cases: [(usize, bool, Change); 5] =
+        [(0, true, cut), (0, false, cut), (2, false, cut), (2, true, collapse), (0, true, insert)];
+    for (case, (leaf, is_damaged, change)) in cases.into_iter().enumerate() {
+        let image = Image::new("16M", &["-t", "ext4", "-b", "1024"]);
+        let (ino, leaves) = of_three_leaves(&image);
+        let other = image.file("g");
+        if is_damaged {
+            let mut bytes = std::fs::read(image.path()).unwrap();
+            bytes[leaves[leaf] as usize * 1024 + 20] ^= 1;
+            std::fs::write(image.path(), bytes).unwrap();
+        } else {
+            image.debugfs(&format!("freeb {}", leaves[leaf]));
+        }
+        // The second time, what was cut is an orphan.
+        for time in 0..2 {
+            let fs = image.open();
+            let node = fs.inode(ino).unwrap();
+            assert!(change(&node).is_err(), "case {case}");
+            assert!(!fs.journal.has_ended(), "case {case}, time {time}");
+            write(&fs.inode(other).unwrap(), 0, b"written").unwrap();
+            drop(node);
+            fs.close().unwrap();
+        }
+    }
+}
+
+/// An inode that counts as many blocks as it can gets no more: neither its attributes nor the nodes
+/// of its map.
+#[test]
+fn a_count_of_blocks_at_its_bound_stops_no_other_file() {
+    let image = Image::new("16M", &["-t", "ext4", "-b", "1024"]);
+    image.file("f");
+    image.debugfs("set_inode_field f flags 0xC0000");
+    image.debugfs("set_inode_field f blocks 0xFFFFFFFFFFFF");
+    let text = image.debugfs("stat f");
+    assert!(text.contains("Blockcount: 281474976710655"), "{text}");
+    let volume = OpenOptions::new().write(true).open(image.path()).unwrap();
+    let set = volume.set_xattr("/f", "user.x", &[0; 500], crate::SetXattr::Any);
+    assert_eq!(set.unwrap_err().errno(), 27, "EFBIG");
+    volume.write("/other", b"written").unwrap();
+    volume.close().unwrap();
+}
+
+/// The list of orphans is chained through inodes: to take one off, its neighbour is read.
+#[test]
+fn a_truncation_whose_neighbour_on_the_orphan_list_cannot_be_read_goes_on_later() {
+    let image = Image::new("64M", &["-t", "ext4", "-b", "1024", "-N", "8192", "-O", "^orphan_file"]);
+    let (ino, leaves) = of_three_leaves(&image);
+    let names = ["1", "2", "3", "4", "b"];
+    let other = names.map(|name| image.file(name))[4];
+    let device = BadBlock::of(&image);
+    let fs = small(&device);
+    let (node, removed) = (fs.inode(ino).unwrap(), fs.inode(other).unwrap());
+    device.arm(leaves[2]);
+    assert!(node.content().truncate(0).is_err());
+    fs.root().unwrap().unlink(b"b").unwrap();
+    evict(&fs);
+    device.arm(table_block(&image, other));
+    assert!(node.content().truncate(0).is_err());
+    assert_eq!(device.failures.load(Ordering::SeqCst), 2, "the block was still cached");
+    assert!(!fs.journal.has_ended());
+    node.content().truncate(0).unwrap();
+    assert!(!fs.orphans.is_empty());
+    drop((node, removed));
+    assert!(fs.orphans.is_empty());
+    fs.close().unwrap();
+    std::fs::write(image.path(), device.inner.to_bytes()).unwrap();
+    image.close(image.open());
 }
 
 /// The smallest journal, and so the fewest credits; blocks of 1 KiB hold the fewest revokes.

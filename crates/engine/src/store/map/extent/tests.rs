@@ -7,10 +7,10 @@ use super::*;
 use crate::error::{Error, Result};
 use crate::store::alloc::BlockKind;
 use crate::store::map::testing::{Mem, Wild};
-use crate::store::map::{Mapping, Progress, ReadBlocks};
+use crate::store::map::{ChangeBlocks, Mapping, Progress, ReadBlocks};
 use lanefs_format::extent::{
-    At, Bounds, Entry, Extent, ExtentError, MAX_BLOCKS, MAX_DEPTH, NodeRef, ROOT_SIZE as ROOT, empty_root,
-    verify_checksum,
+    At, Bounds, Entry, Extent, ExtentError, Index, MAX_BLOCKS, MAX_DEPTH, Node, NodeRef, ROOT_SIZE as ROOT,
+    empty_root, set_checksum, verify_checksum,
 };
 use proptest::prelude::*;
 use rand::rngs::StdRng;
@@ -348,6 +348,95 @@ fn a_tree_of_depth_five_does_not_grow() {
     assert!(matches!(error, Error::FileTooBig));
     assert_eq!((n, file.depth()), (4 * 7u32.pow(5), MAX_DEPTH));
     file.check();
+}
+
+/// A file with two full leaves, and their blocks.
+fn two_leaves() -> (File, [u64; 2]) {
+    let mut file = File::new(100);
+    for n in 0..14 {
+        file.insert(extent(n * 2, 1, u64::from(n) * 3 + 1, false)).unwrap();
+    }
+    let root = NodeRef::new(&file.root, At { ino: OWNER.ino, block: 0 }).unwrap();
+    let leaves: Vec<u64> = root.entries.iter().map(|e| e.index().ei_leaf).collect();
+    (file, leaves.try_into().unwrap())
+}
+
+impl File {
+    /// Damages a node, or mends it again.
+    fn flip(&mut self, node: u64) {
+        self.mem.nodes.get_mut(&node).unwrap()[20] ^= 1;
+    }
+}
+
+#[test]
+fn a_damaged_leaf_is_in_the_way_of_nothing_beside_it() {
+    let (mut file, [first, second]) = two_leaves();
+    file.flip(first);
+    file.remove(14..MAX_BLOCKS, 0).unwrap();
+    assert!(!file.mem.nodes.contains_key(&second));
+    let mark = file.mem.mark();
+    assert!(matches!(file.with(100, |t| t.remove(0..14)), Ok(Progress::Stopped(_))));
+    assert_eq!(file.mem.mark(), mark);
+    file.flip(first);
+    file.check();
+}
+
+#[test]
+fn a_leaf_that_is_free_already_keeps_its_data() {
+    let (mut file, [_, second]) = two_leaves();
+    file.mem.used.remove(&second);
+    let mark = file.mem.mark();
+    assert!(matches!(file.with(100, |t| t.remove(14..MAX_BLOCKS)), Ok(Progress::Stopped(_))));
+    assert_eq!(file.mem.mark(), mark);
+    file.mem.used.insert(second);
+    file.check();
+    // And a leaf that cannot be freed stays a leaf, where its entries would fit into the root.
+    let (mut file, [first, _]) = two_leaves();
+    file.remove(4..14, 0).unwrap();
+    file.mem.used.remove(&first);
+    file.remove(14..MAX_BLOCKS, 0).unwrap();
+    file.mem.used.insert(first);
+    file.check();
+}
+
+#[test]
+fn a_damaged_leaf_stops_a_shift_between_two_leaves() {
+    let (mut file, [first, second]) = two_leaves();
+    file.remove(0..2, 0).unwrap();
+    file.flip(second);
+    let mut from = 2;
+    assert!(matches!(file.with(100, |t| t.shift_left(&mut from, 2)), Ok(Progress::Stopped(_))));
+    file.flip(second);
+    let before = file.model.split_off(&14);
+    let moved = std::mem::replace(&mut file.model, before);
+    file.model.extend(moved.into_iter().map(|(k, v)| (k - 2, v)));
+    file.check();
+
+    file.flip(first);
+    let mut end = MAX_BLOCKS;
+    assert!(matches!(file.with(100, |t| t.shift_right(0, &mut end, 2)), Ok(Progress::Stopped(_))));
+    file.flip(first);
+    let moved = file.model.split_off(&14);
+    file.model.extend(moved.into_iter().map(|(k, v)| (k + 2, v)));
+    file.check();
+}
+
+/// Two nodes of one entry have no room for three.
+#[test]
+fn a_leaf_with_room_for_one_entry_is_not_split_in_three() {
+    let mut file = File::new(100);
+    let (block, at) = (NODES_FROM, |block| At { ino: OWNER.ino, block });
+    let mut bytes = vec![0; BLOCK];
+    let leaf = Node { eh_depth: 0, eh_max: 1, entries: vec![extent(0, 3, 1, true).into()] };
+    leaf.encode(&mut bytes, at(block)).unwrap();
+    set_checksum(&mut bytes, OWNER.seed.unwrap(), at(block)).unwrap();
+    let root = Node { eh_depth: 1, eh_max: 4, entries: vec![Index { ei_block: 0, ei_leaf: block }.into()] };
+    root.encode(&mut file.root, at(0)).unwrap();
+    file.mem.nodes.insert(block, bytes);
+    file.mem.used.insert(block);
+    let mark = file.mem.mark();
+    assert!(matches!(file.with(100, |t| t.convert(1..2, false)), Err(Error::Extent(_))));
+    assert_eq!(file.mem.mark(), mark);
 }
 
 #[test]

@@ -143,21 +143,25 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
     }
 
     /// Moves the extents from `from` on by `by` blocks to the front, over a hole, leaf by leaf
-    /// until credits are short. Extents before `from` have been moved.
+    /// until credits are short or a damaged structure stops it. Extents before `from` have been
+    /// moved.
     pub(crate) fn shift_left(&mut self, from: &mut u32, by: u32) -> Result<Progress> {
         while *from < MAX_BLOCKS {
-            let mut path = self.descend(*from)?;
+            let mut path = match self.descend(*from) {
+                Ok(path) => path,
+                Err(e) => return Ok(Progress::Stopped(e)),
+            };
             let (cost, next) = (shift_credits(&path), next_key(&path));
             let Some(leaf) = path.last_mut() else { break };
             let entries = &mut leaf.node.entries;
             let n = entries.partition_point(|e| e.key() < *from);
             let moved = entries.iter().skip(n).map(|e| moved(e, e.key().checked_sub(by)));
             let Some(moved) = moved.collect::<Option<Vec<Extent>>>() else {
-                return Err(self.in_the_way(*from, by));
+                return Ok(self.in_the_way(*from, by));
             };
             let before = n.checked_sub(1).and_then(|n| entries.get(n)).map_or(0, |e| e.extent().end());
             if moved.first().is_some_and(|e| before > u64::from(e.ee_block)) {
-                return Err(self.in_the_way(*from, by));
+                return Ok(self.in_the_way(*from, by));
             }
             if !moved.is_empty() {
                 if !self.blocks.room(cost)? {
@@ -193,11 +197,14 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
     }
 
     /// Moves the extents from `start` to `end` by `by` blocks to the back, leaf by leaf from the
-    /// last one on, until credits are short. Extents behind `end` have been moved. `end` begins as
-    /// [`MAX_BLOCKS`].
+    /// last one on, until credits are short or a damaged structure stops it. Extents behind `end`
+    /// have been moved. `end` begins as [`MAX_BLOCKS`].
     pub(crate) fn shift_right(&mut self, start: u32, end: &mut u32, by: u32) -> Result<Progress> {
         while *end > start {
-            let mut path = self.descend(*end - 1)?;
+            let mut path = match self.descend(*end - 1) {
+                Ok(path) => path,
+                Err(e) => return Ok(Progress::Stopped(e)),
+            };
             let cost = shift_credits(&path);
             let Some(leaf) = path.last_mut() else { break };
             let entries = &mut leaf.node.entries;
@@ -211,7 +218,7 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
             }
             for entry in entries.iter_mut().take(last).skip(first) {
                 let to = entry.key().checked_add(by);
-                let Some(moved) = moved(entry, to) else { return Err(self.in_the_way(start, by)) };
+                let Some(moved) = moved(entry, to) else { return Ok(self.in_the_way(start, by)) };
                 *entry = moved.into();
             }
             self.put(path, first, &mut Vec::new())?;
@@ -221,8 +228,8 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
         Ok(Progress::Done)
     }
 
-    fn in_the_way(&self, block: u32, len: u32) -> Error {
-        ExtentError::Mapped { ino: self.owner.ino, block, len }.into()
+    fn in_the_way(&self, block: u32, len: u32) -> Progress {
+        Progress::Stopped(ExtentError::Mapped { ino: self.owner.ino, block, len }.into())
     }
 
     /// Frees the part of `range` that the leaf of `path` maps, from the end on.
@@ -237,6 +244,12 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
         if !self.blocks.room(cost)? {
             return Ok(Progress::More);
         }
+        // A node that becomes empty but cannot be freed keeps its data too.
+        let empty = old.iter().all(|e| e.key() >= range.start && e.extent().end() <= u64::from(range.end));
+        let _held = match self.hold_empty(&path, empty) {
+            Ok(held) => held,
+            Err(e) => return Ok(Progress::Stopped(e)),
+        };
         // An extent that continues behind the range is split in two, maybe only until the next
         // call.
         let goes_on = old.iter().any(|e| e.key() < range.end && e.extent().end() > u64::from(range.end));
@@ -261,6 +274,14 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
         self.put(path, pos, &mut spare)?;
         self.give_back(spare)?;
         Ok(outcome)
+    }
+
+    /// Holds the bits of the leaf of `path`, if it becomes `empty`, and of the nodes above it that
+    /// then have no entry.
+    fn hold_empty(&self, path: &ExtentPath, empty: bool) -> Result<Vec<B::Held>> {
+        let only = |level: &&Level| level.node.eh_depth == 0 || level.node.entries.len() == 1;
+        let nodes = path.iter().skip(1).rev().take_while(only).filter(|_| empty);
+        nodes.map(|level| self.blocks.hold_for_free(level.block)).collect()
     }
 
     /// Frees `parts` from the end of the last one on, in runs of one group whose revokes cost one
@@ -320,6 +341,11 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
             }
             if n == 0 && level.node.eh_depth >= MAX_DEPTH {
                 return Err(Error::FileTooBig);
+            }
+            // Only in a damaged node: a split makes two of it.
+            if n > 0 && len > 2 * usize::from(level.node.eh_max) {
+                let (at, bound) = (At { ino: self.owner.ino, block: level.block }, 2 * level.node.eh_max);
+                return Err(ExtentError::Entries { at, value: len as u16, bound }.into());
             }
             need += 1;
         }
@@ -401,7 +427,8 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
         Ok(root.encode(&mut self.root[..], At { ino: self.owner.ino, block: 0 })?)
     }
 
-    /// Moves the entries of a single child into the root, while the root has room for them.
+    /// Moves the entries of a single child into the root, while the root has room for them. A child
+    /// that is damaged, or free already, stays a child: it is none of the blocks that were changed.
     fn collapse(&mut self) -> Result<()> {
         loop {
             let bounds = Bounds::root(self.blocks.limits());
@@ -410,10 +437,11 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
             let block = only.index().ei_leaf;
             let bounds = bounds.child(root.eh_depth, root.entries, 0);
             let eh_max = root.eh_max;
-            let child = self.load(block, &bounds)?;
+            let Ok(child) = self.load(block, &bounds) else { return Ok(()) };
             if child.entries.len() > usize::from(eh_max) {
                 return Ok(());
             }
+            let Ok(_held) = self.blocks.hold_for_free(block) else { return Ok(()) };
             self.drop_node(block)?;
             Node { eh_max, ..child }.encode(&mut self.root[..], At { ino: self.owner.ino, block: 0 })?;
         }
