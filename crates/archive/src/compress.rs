@@ -4,8 +4,6 @@
 
 use crate::Cause;
 use crate::content::{self, Content};
-#[cfg(feature = "zstd")]
-use crate::zstd_frames;
 use flate2::bufread::GzDecoder;
 use flate2::write::GzEncoder;
 use std::io::{self, BufRead, BufReader, BufWriter, Cursor, Read, Write};
@@ -21,40 +19,6 @@ const WRITE_BEHIND: usize = 1 << 20;
 /// window of more than 128 MiB by itself.
 #[cfg(feature = "xz")]
 const XZ_MEMORY: u64 = 128 << 20;
-
-/// The largest window of zstd that a decoder of little memory takes: that of `zstd -19`.
-#[cfg(feature = "zstd")]
-const LITTLE_WINDOW_LOG: u32 = 23;
-
-/// How much memory a decoder may take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DecoderMemory {
-    /// 8 MiB and its buffers.
-    Little,
-    /// 128 MiB and its buffers.
-    Much,
-}
-
-impl DecoderMemory {
-    /// Returns what a decoder of the archive takes, whose first bytes are `head`. `read` fills a
-    /// buffer from a place in the archive, which has `len` bytes.
-    pub(crate) fn of(
-        head: &[u8],
-        len: u64,
-        #[cfg_attr(not(feature = "zstd"), allow(unused_variables, reason = "only zstd says it"))]
-        read: impl FnMut(u64, &mut [u8]) -> io::Result<()>,
-    ) -> Self {
-        match content::of_head(head) {
-            #[cfg(feature = "zstd")]
-            Some(Content::Compressed("zstd")) => match zstd_frames::largest_window(len, read) {
-                Some(window) if window <= 1 << LITTLE_WINDOW_LOG => Self::Little,
-                _ => Self::Much,
-            },
-            Some(Content::Compressed("xz")) => Self::Much,
-            _ => Self::Little,
-        }
-    }
-}
 
 /// How the name of an archive says that it is compressed: its ends, and the program.
 const NAMES: &[(&[&str], &str)] = &[
@@ -147,16 +111,7 @@ impl<W: Write> Write for Packer<W> {
 /// Returns too whether it is compressed. Fails with [`Cause::Compressed`] if this build has no
 /// decoder.
 pub(crate) fn unpacked<'a>(
-    stream: impl BufRead + Send + 'a,
-) -> Result<(Box<dyn BufRead + Send + 'a>, bool), Cause> {
-    unpacked_within(stream, DecoderMemory::Much)
-}
-
-/// Unpacks a stream as [`unpacked`] does, by a decoder of so much memory. One that needs more fails
-/// when it is read.
-pub(crate) fn unpacked_within<'a>(
     mut stream: impl BufRead + Send + 'a,
-    memory: DecoderMemory,
 ) -> Result<(Box<dyn BufRead + Send + 'a>, bool), Cause> {
     let mut head = [0; 8];
     let mut len = 0;
@@ -171,7 +126,7 @@ pub(crate) fn unpacked_within<'a>(
     let whole = Cursor::new(head[..len].to_vec()).chain(stream);
     match content::of_head(&head[..len]) {
         Some(Content::Compressed(by)) => {
-            let decoder = decoder(whole, by, memory)?.ok_or(Cause::Compressed(by))?;
+            let decoder = decoder(whole, by)?.ok_or(Cause::Compressed(by))?;
             Ok((Box::new(BufReader::with_capacity(UNPACKED, decoder)), true))
         }
         _ => Ok((Box::new(whole), false)),
@@ -183,19 +138,11 @@ pub(crate) fn unpacked_within<'a>(
 fn decoder<'a>(
     stream: impl BufRead + Send + 'a,
     by: &'static str,
-    #[cfg_attr(not(feature = "zstd"), allow(unused_variables, reason = "only zstd has a bound"))]
-    memory: DecoderMemory,
 ) -> io::Result<Option<Box<dyn Read + Send + 'a>>> {
     Ok(Some(match by {
         "gzip" => Box::new(GzipMembers::new(stream)),
         #[cfg(feature = "zstd")]
-        "zstd" => {
-            let mut decoder = zstd::Decoder::with_buffer(stream)?;
-            if memory == DecoderMemory::Little {
-                decoder.window_log_max(LITTLE_WINDOW_LOG)?;
-            }
-            Box::new(decoder)
-        }
+        "zstd" => Box::new(zstd::Decoder::with_buffer(stream)?),
         #[cfg(feature = "xz")]
         "xz" => {
             let all = liblzma::stream::CONCATENATED;

@@ -73,8 +73,6 @@ mod tarball;
 mod unfinished;
 pub mod walk;
 mod zeroing;
-#[cfg(feature = "zstd")]
-mod zstd_frames;
 
 pub use android::android_sparse;
 pub use build::{BuildOptions, Built, VerityOptions, VolumeSize, VolumeSizeError, build};

@@ -2,7 +2,7 @@
 
 use super::digest::Digest;
 use super::plain::{PlainArchive, RangeReader};
-use crate::compress::{self, DecoderMemory, READ_AHEAD};
+use crate::compress::{self, READ_AHEAD};
 use crate::content::{self, Content};
 use crate::{Action, Cause, Error, Place};
 use std::fs::File;
@@ -121,34 +121,25 @@ impl Layer {
 
     /// Returns the archive as it lies in its file; `None` if it is compressed or a pipe.
     pub(crate) fn plain(&self) -> io::Result<Option<PlainArchive>> {
-        let Some(archive) = self.in_place()? else { return Ok(None) };
-        let packed = !matches!(self.blob, Blob::Unpacked(..))
-            && matches!(content::of_head(&archive.head()?), Some(Content::Compressed(_)));
-        Ok((!packed).then_some(archive))
-    }
-
-    /// Returns how much memory its decoder takes.
-    pub(super) fn decoder_memory(&self) -> io::Result<DecoderMemory> {
-        let Some(archive) = self.in_place()? else { return Ok(DecoderMemory::Much) };
-        let whole = archive.excerpt(0..archive.len);
-        Ok(DecoderMemory::of(&archive.head()?, archive.len, |at, buf| whole.read(at, buf)))
-    }
-
-    /// Returns the bytes where they lie, compressed or not; `None` for a pipe.
-    fn in_place(&self) -> io::Result<Option<PlainArchive>> {
         if !self.is_repeatable() {
             return Ok(None);
         }
-        let (file, at, len) = match &self.blob {
+        let archive = match &self.blob {
             Blob::File(path) => {
                 let file = File::open(path)?;
                 let len = file.metadata()?.len();
-                (Arc::new(file), 0, len)
+                PlainArchive { file: Arc::new(file), at: 0, len }
             }
-            Blob::Range(file, at, len) => (Arc::clone(file), *at, *len),
-            Blob::Unpacked(file, len) => (Arc::clone(file), 0, *len),
+            Blob::Range(file, at, len) => PlainArchive { file: Arc::clone(file), at: *at, len: *len },
+            Blob::Unpacked(file, len) => {
+                return Ok(Some(PlainArchive { file: Arc::clone(file), at: 0, len: *len }));
+            }
         };
-        Ok(Some(PlainArchive { file, at, len }))
+        let mut head = [0; 8];
+        let want = archive.len.min(8) as usize;
+        archive.excerpt(0..want as u64).read(0, &mut head[..want])?;
+        let packed = matches!(content::of_head(&head[..want]), Some(Content::Compressed(_)));
+        Ok((!packed).then_some(archive))
     }
 
     /// Opens the archive, unpacked. Returns too whether it is compressed.

@@ -1,8 +1,8 @@
 //! Checks the layers of an image before anything is written: sizes, digests packed and unpacked,
 //! and that each is an archive from its first byte to its last.
 //!
-//! As many layers as there are cores, up to a bound, are checked at the same time, each by a thread
-//! that hashes the blob, one that unpacks it, and one that hashes and reads what is unpacked.
+//! Half as many layers as there are cores are checked at the same time, each by a thread that
+//! hashes the blob, one that unpacks it, and one that hashes and reads what is unpacked.
 
 use super::archive_stream::ArchiveStream;
 use super::blob::Layer;
@@ -10,7 +10,8 @@ use super::copies::Copies;
 use super::digest::{Digest, Hasher};
 use super::error::{ImageError, Text};
 use super::in_order::{InOrder, OneLayer};
-use crate::compress::{DecoderMemory, READ_AHEAD, unpacked_within};
+use crate::compress::{READ_AHEAD, unpacked};
+use crate::content::{self, Content};
 use crate::limit::Limit;
 use crate::tarball::TarReader;
 use crate::{Action, Cause, Error};
@@ -44,9 +45,10 @@ pub(super) fn check(
     let (next, ended, alone) = (AtomicUsize::new(0), AtomicBool::new(false), Mutex::new(()));
     let shared = Shared { layers, limit, takers, next, ended, alone };
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let threads = (cores / 2).clamp(1, AT_ONCE);
     std::thread::scope(|scope| {
         let (done, reports) = channel();
-        for _ in 0..cores.min(AT_ONCE).min(layers.len()) {
+        for _ in 0..threads.min(layers.len()) {
             let (shared, done) = (&shared, done.clone());
             scope.spawn(move || work(shared, &done));
         }
@@ -134,15 +136,16 @@ fn unpack_one(shared: &Shared<'_, '_>, at: usize, layer: &Layer, done: &Sender<R
         archive.members(shared.limit, |member, _| members.member(member).map_err(Cause::from))?;
         return Ok(members.done()?);
     }
-    let memory = layer.decoder_memory()?;
-    let hungry = memory == DecoderMemory::Much;
+    let mut head = [0; 8];
+    let read = layer.blob.open()?.read(&mut head)?;
+    let hungry = matches!(content::of_head(&head[..read]), Some(Content::Compressed("xz" | "zstd")));
     let mut members = shared.takers.map(|takers| takers.members.layer(at));
     // In its turn it is alone: the next layer waits for it.
     if let (true, Some(members)) = (hungry, &members) {
         members.wait_for_turn()?;
     }
     let _alone = hungry.then(|| shared.alone.lock().unwrap_or_else(PoisonError::into_inner));
-    let (stream, compressed) = unpacked_within(BufReader::with_capacity(READ_AHEAD, open()?), memory)?;
+    let (stream, compressed) = unpacked(BufReader::with_capacity(READ_AHEAD, open()?))?;
     let copy = shared.takers.filter(|_| compressed).map(|takers| takers.copies.begin(at));
     let found = ArchiveStream::of(shared.limit.of(stream), diff_id.map(Hasher::of), copy, |mut archive| {
         let mut tar = TarReader::new(&mut archive);

@@ -27,13 +27,6 @@ impl PlainArchive {
         Excerpt::File(Arc::clone(&self.file), self.at + range.start..self.at + range.end)
     }
 
-    /// Returns its first bytes: what tells how it is compressed.
-    pub(super) fn head(&self) -> io::Result<Vec<u8>> {
-        let mut head = vec![0; self.len.min(8) as usize];
-        self.excerpt(0..head.len() as u64).read(0, &mut head)?;
-        Ok(head)
-    }
-
     /// Has `take` take all members, each with the place in the archive where its data is, holes
     /// left out. All that is passed over counts for `limit`.
     pub(crate) fn members<E: From<TarError>>(
