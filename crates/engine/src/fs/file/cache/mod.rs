@@ -19,15 +19,16 @@
 //! # Locks
 //! Chunks ([`Level::Page`](lanefs_sync::order::Level::Page)) of one file are locked in ascending
 //! order, and no thread locks chunks of two files. Below them come a file's set of dirty chunks,
-//! then the list of dirty files; and a shard of the pool. None of these is held while the cache
-//! calls a function of its caller. A hit takes its chunk's lock and writes to no other shared
-//! memory.
+//! then the list of dirty files; and a shard of the pool, then the arena. None of these is held
+//! while the cache calls a function of its caller. A hit takes its chunk's lock and writes to no
+//! other shared memory.
 //!
 //! # Hazards
 //! A block is up to date only if its bytes are the file's: the memory of pages is reused, and not
 //! zeroed. The blocks of a span are filled under the chunk's lock, so that older content from the
 //! device never replaces newer content.
 
+mod arena;
 mod background;
 mod chunk;
 mod cut;

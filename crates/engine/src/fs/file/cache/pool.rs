@@ -1,7 +1,7 @@
 //! The memory of all pages: its bound, the free list, and the clock that evicts.
 //!
-//! Chunks are spread over shards, each with an equal part of the bound, a free list, and two queues
-//! of chunks that may have a page to evict:
+//! Chunks are spread over shards, each with an equal part of the bound, a free list that the
+//! [arena](super::arena) fills, and two queues of chunks that may have a page to evict:
 //!
 //! - *Passing*: pages that were written, are clean, and were not used since. Above [`PASSING`]
 //!   bytes of them, the oldest are evicted before the cache allocates new memory, even below the
@@ -17,6 +17,7 @@
 //! skips chunks that another thread has locked. So a shard exceeds its part by pages that are
 //! dirty, in writeback or locked, and by no others.
 
+use super::arena::Arena;
 use super::chunk::Chunk;
 use super::file::FileCache;
 use super::geometry::{Geometry, PAGES};
@@ -33,8 +34,6 @@ use std::sync::{Arc, Weak};
 const SHARD_BYTES: u64 = 4 << 20;
 /// Shards at most.
 const SHARDS: u64 = 32;
-/// Pages that are allocated together at most, in bytes: a huge page.
-const SLAB_BYTES: usize = AlignedBuf::HUGE;
 
 /// Bytes of passing pages at most, and at most half of the bound: bytes that a program writes and
 /// reads soon after are still there.
@@ -73,6 +72,7 @@ pub(super) struct Pool {
     geo: Geometry,
     bound: u64,
     shards: Box<[Shard]>,
+    arena: Arena,
     /// Bytes of all files' indexes, which the bound includes.
     index: AtomicUsize,
     /// Bytes of the bound that are left to the journal's memory.
@@ -89,6 +89,7 @@ impl Pool {
             geo,
             bound,
             shards,
+            arena: Arena::new(geo),
             index: AtomicUsize::new(0),
             others: AtomicU64::new(0),
             evicted: Counter::new(),
@@ -110,6 +111,11 @@ impl Pool {
         usize::try_from(pages).unwrap_or(usize::MAX).max(PAGES)
     }
 
+    /// Returns how many pages all shards and the arena may have, if a shard may have `quota`.
+    fn most(&self, quota: usize) -> usize {
+        quota.saturating_mul(self.shards.len())
+    }
+
     /// Returns how many of the `quota` pages may be passing.
     fn passing_quota(&self, quota: usize) -> usize {
         let pages = PASSING / (self.shards.len() * self.geo.page_size()) as u64;
@@ -128,15 +134,15 @@ impl Pool {
         if state.free.len() < n {
             self.sweep(&mut state, n, quota, &mut dead);
         }
-        for _ in 0..n {
+        for left in (1..=n).rev() {
             if state.free.is_empty() {
-                state.allocate(self.geo, quota);
+                self.refill(&mut state, left, quota);
             }
             let Some(page) = state.free.pop() else { break };
             state.used += 1;
             each(Page::Owned(page));
         }
-        state.trim(quota);
+        self.trim(&mut state, quota);
         drop(state);
         // Dropping the last reference to a file gives its pages back, which locks shards: do it
         // unlocked.
@@ -153,7 +159,7 @@ impl Pool {
         let quota = self.quota();
         let mut state = self.shards[shard].0.lock();
         pages.for_each(|page| state.give_back(page));
-        state.trim(quota);
+        self.trim(&mut state, quota);
     }
 
     /// Puts a chunk into its queue.
@@ -182,10 +188,11 @@ impl Pool {
             let before = state.used;
             self.step_all(&mut state, &mut dead, |_, evictable| evictable);
             self.evicted.add((before - state.used) as u64);
-            let free = mem::take(&mut state.free);
+            self.trim(&mut state, 0);
             drop(state);
-            drop((dead, free));
+            drop(dead);
         }
+        self.arena.shrink(0);
     }
 
     /// Leaves `bytes` of the bound to the journal's memory, and evicts pages above the rest.
@@ -197,11 +204,12 @@ impl Pool {
             let mut state = shard.0.lock();
             if state.used + state.free.len() > quota {
                 self.sweep(&mut state, 0, quota, &mut dead);
-                state.trim(quota);
+                self.trim(&mut state, quota);
             }
             drop(state);
             drop(dead);
         }
+        self.arena.shrink(self.most(quota));
     }
 
     /// Counts the bytes of an index.
@@ -219,13 +227,13 @@ impl Pool {
         self.index.load(Ordering::Relaxed)
     }
 
-    /// Returns the pages in use, pages in the free lists, pages evicted so far.
+    /// Returns the pages in use, pages that are free, pages evicted so far.
     pub(super) fn count(&self) -> (usize, usize, u64) {
         let (used, free) = self.shards.iter().fold((0, 0), |(used, free), shard| {
             let state = shard.0.lock();
             (used + state.used, free + state.free.len())
         });
-        (used, free, self.evicted.get())
+        (used, free + self.arena.len(), self.evicted.get())
     }
 
     /// Returns the entries of all queues.
@@ -233,6 +241,23 @@ impl Pool {
     pub(super) fn entries(&self) -> usize {
         let entries = |state: &PoolState| state.clock.len() + state.passing.len();
         self.shards.iter().map(|shard| entries(&shard.0.lock())).sum()
+    }
+
+    /// Adds `n` pages to an empty free list, or a chunk's if the quota has room.
+    fn refill(&self, state: &mut PoolState, n: usize, quota: usize) {
+        let room = quota.saturating_sub(state.used).min(PAGES);
+        // A shard with few pages grows by few.
+        let n = room.min(4 * state.used).max(n);
+        self.arena.take(n, self.most(quota), &mut state.free);
+    }
+
+    /// Frees the memory of free pages above the quota.
+    fn trim(&self, state: &mut PoolState, quota: usize) {
+        let keep = quota.saturating_sub(state.used);
+        if state.free.len() > keep {
+            self.arena.freed(state.free.len() - keep);
+            state.free.truncate(keep);
+        }
     }
 
     /// Makes room for `n` pages as far as possible: from passing pages above their quota, then from
@@ -341,25 +366,10 @@ impl PoolState {
         Some(entry)
     }
 
-    /// Adds pages to the free list: a slab if the quota has room, else one page.
-    fn allocate(&mut self, geo: Geometry, quota: usize) {
-        let room = quota.saturating_sub(self.used);
-        // A cache with few pages grows by few.
-        let n = room.min(SLAB_BYTES / geo.page_size()).min(4 * self.used.max(1)).max(1);
-        // The last page is taken first: so pages that are taken together are adjacent, and go to
-        // the device as one piece.
-        self.free.extend(AlignedBuf::slab(geo.page_size(), n).into_iter().rev());
-    }
-
     fn give_back(&mut self, page: Page) {
         if let Some(memory) = page.into_memory() {
             self.used -= 1;
             self.free.push(memory);
         }
-    }
-
-    /// Frees the memory of free pages above the quota.
-    fn trim(&mut self, quota: usize) {
-        self.free.truncate(quota.saturating_sub(self.used));
     }
 }
