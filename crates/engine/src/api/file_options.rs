@@ -99,9 +99,8 @@ impl<'v> FileOptions<'v> {
 
     /// Lets reads and writes of 128 KiB and more bypass the page cache (RWF_DONTCACHE), so that
     /// one pass over a large file leaves the cache to other files. Smaller ones go through the
-    /// cache, and so do writes that are not of whole blocks. The default is no: then only large
-    /// writes that continue a stream of 128 MiB bypass it. Ends what [`direct`](Self::direct) has
-    /// set.
+    /// cache, and so do writes that are not of whole blocks. The default is no. Ends what
+    /// [`direct`](Self::direct) has set.
     pub fn uncached(mut self, yes: bool) -> Self {
         self.access.caching = if yes { Caching::Uncached } else { Caching::Cached };
         self

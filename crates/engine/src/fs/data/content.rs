@@ -26,7 +26,7 @@ pub(crate) struct Content<'n> {
 /// How a handle uses the page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Caching {
-    /// Reads and writes go through it, but for large writes that continue a long stream.
+    /// Reads and writes go through it.
     Cached,
     /// Large reads and writes bypass it, small ones go through it (RWF_DONTCACHE).
     Uncached,
@@ -185,11 +185,11 @@ impl<'n> Content<'n> {
     }
 
     /// Returns whether a write bypasses the page cache: a large write of whole blocks, if the
-    /// handle asks for that or the write continues a long stream.
+    /// handle asks for that.
     fn bypasses(self, caching: Caching, bytes: &[u8], offset: u64) -> bool {
         let len = bytes.len();
-        let large = self.goes_past(offset, len) && len.is_multiple_of(self.fs().block_size as usize);
-        large && (caching == Caching::Uncached || self.file.write_run.goes_on(offset, len))
+        let whole = len.is_multiple_of(self.fs().block_size as usize);
+        caching == Caching::Uncached && whole && self.goes_past(offset, len)
     }
 
     /// Returns how many of `len` bytes from `offset` on lie before i_size, and before the end of

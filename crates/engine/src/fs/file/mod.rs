@@ -10,7 +10,6 @@ pub(crate) mod lock;
 pub(crate) mod snapshot;
 pub(crate) mod times;
 pub(crate) mod verity;
-mod write_run;
 
 use cache::{FileCache, PageCache, ReadAhead};
 use delayed::Delayed;
@@ -18,7 +17,6 @@ use lock::DataLock;
 use snapshot::Snapshot;
 use times::Times;
 use verity::Verity;
-use write_run::WriteRun;
 
 use crate::error::{Error, Result};
 use crate::fs::Fs;
@@ -54,7 +52,6 @@ pub(crate) struct FileData {
     /// Written blocks lie behind i_size: a truncation failed before it had freed them.
     cut_short: AtomicBool,
     ahead: Mutex<ReadAhead>,
-    pub(crate) write_run: WriteRun,
     /// The hash tree, from the first read on that needed it.
     pub(crate) verity: OnceLock<Verity>,
     /// Handles that are open for writing, or [`NO_WRITERS`].
@@ -78,7 +75,6 @@ impl FileData {
             failures: AtomicU32::new(0),
             cut_short: AtomicBool::new(false),
             ahead: Mutex::new(ReadAhead::new(fs.options.cache())),
-            write_run: WriteRun::default(),
             verity: OnceLock::new(),
             writers: AtomicU32::new(0),
             alloc: FileAlloc::new(),
