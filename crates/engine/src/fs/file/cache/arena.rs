@@ -6,7 +6,7 @@
 //! written from front to back has adjacent pages, which go to the device in large pieces.
 //!
 //! Slabs are not touched ahead of need by another thread: the writer of a stream waits for the
-//! device in any case, and a thread that touched memory meanwhile took 6 % of its rate.
+//! device in any case, and a thread that touched memory meanwhile made it no faster.
 //!
 //! Locking: the arena's lock comes after a shard's.
 
