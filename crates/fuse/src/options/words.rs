@@ -235,7 +235,7 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
             options.uring = true;
             Ok(())
         },
-        "Requests come by io_uring, from a queue for each processor, which is faster for many small requests. \
+        "Requests come by io_uring, from a queue for each processor. \
          The kernel must have it switched on: `echo Y >/sys/module/fuse/parameters/enable_uring`.",
     ),
     keep(
