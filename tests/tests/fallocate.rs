@@ -1,7 +1,8 @@
 //! The kernel as judge of fallocate: the same random writes, truncations and calls of fallocate by
 //! lanefs and by the kernel's ext4, on volumes of each kind. Every call must say the same; then
 //! size, content and holes must be the same, also as the kernel reads them on the volume that
-//! lanefs changed. A run tries a third of the kinds and modes, by the day; with `LANEFS_LONG=3` all.
+//! lanefs changed. A run tries a third of the kinds and modes, by the day; with `LANEFS_LONG=3`
+//! all.
 
 use lanefs::{FallocMode, File, Volume};
 use lanefs_sim::seed_from_env;

@@ -1,6 +1,6 @@
 //! Operations on a device that fails one read, and on a volume that is almost full: each is done
-//! wholly or not at all, and nothing else changes. A run tries a third of the cases, by the day; with
-//! `LANEFS_LONG=3` all of them.
+//! wholly or not at all, and nothing else changes. A run tries a third of the cases, by the day;
+//! with `LANEFS_LONG=3` all of them.
 
 use lanefs::{
     AtSymlink, DeviceNumber, Error, FallocMode, FileType, NewAttr, OpenOptions, RenameFlags, SetAttr,

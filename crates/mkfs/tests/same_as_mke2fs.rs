@@ -17,8 +17,8 @@ enum Compared {
     Text,
     /// That, and each byte.
     Bytes,
-    /// Each byte outside of the journal's map, that map, and the superblock. Of many groups dumpe2fs
-    /// prints 50 MB.
+    /// Each byte outside of the journal's map, that map, and the superblock. Of many groups
+    /// dumpe2fs prints 50 MB.
     BytesButTree,
 }
 

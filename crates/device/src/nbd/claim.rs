@@ -1,5 +1,5 @@
-//! The processes of this host that have an export open. A server has no lock that would keep a second
-//! client out.
+//! The processes of this host that have an export open. A server has no lock that would keep a
+//! second client out.
 //!
 //! - Within a process: one writer alone, or readers.
 //! - Between processes of one host (of one network namespace, on Linux): a writer has a socket of
