@@ -241,14 +241,16 @@ impl<'a> Copier<'a> {
         Ok(Way::Free)
     }
 
-    /// Copies the data of a file, ranges without data left out.
+    /// Copies the data of a file, ranges without data left out where the copy keeps holes.
     fn contents<'p>(&mut self, pair: &Pair<'p>) -> Res<Box<dyn Sink + 'p>> {
         let source = pair.from.open(pair.src).or_cannot("open", pair.src_name())?;
         let mode = pair.meta.mode & !self.options.umask & 0o777;
         let keep = !self.options.preserve;
         let sink = pair.to.create(pair.dst, mode, keep).or_cannot("create", pair.dst_name())?;
+        let keeps_holes = sink.keeps_holes().or_cannot("access", pair.dst_name())?;
+        let next = |at| if keeps_holes { source.next_data(at) } else { Ok(Some((at, u64::MAX))) };
         let mut at = 0;
-        while let Some((start, end)) = source.next_data(at).or_cannot("read", pair.src_name())? {
+        while let Some((start, end)) = next(at).or_cannot("read", pair.src_name())? {
             at = start;
             while at < end {
                 let want = usize::try_from(end - at).map_or(CHUNK, |left| left.min(CHUNK));

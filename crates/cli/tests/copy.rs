@@ -1,6 +1,7 @@
 //! cp between the host, volumes and the standard streams.
 
 use crate::support::{Image, feed, succeed, tool};
+use lanefs_tests::LoopDevice;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
@@ -211,6 +212,27 @@ fn a_copy_has_no_acl_of_its_new_directory() {
          user::rw- user:1001:r-- group::r-- mask::r-- other::r-- "
     );
     v.fsck();
+}
+
+/// What keeps no holes gets them as zeros: a pipe, and a device that holds something else.
+#[test]
+fn holes_are_zeros_in_a_pipe_and_on_a_device() {
+    let v = Image::new();
+    let sparse = fs::File::create(v.beside("sparse")).expect("create");
+    sparse.write_all_at(b"first", 0).expect("write");
+    sparse.write_all_at(b"island", 3 << 20).expect("write");
+    sparse.set_len(4 << 20).expect("truncate");
+    v.ok(["cp", "sparse", "v.img:/sparse"]);
+    let script = r#"mkfifo pipe; cat pipe > got & "$LANEFS" cp v.img:/sparse pipe; wait; cmp sparse got
+        "$LANEFS" cp v.img:/sparse /dev/stdout | cmp sparse -"#;
+    let mut bash = tool("bash");
+    bash.args(["-euc", script]).env("LANEFS", env!("CARGO_BIN_EXE_lanefs")).current_dir(v.beside(""));
+    succeed(&mut bash);
+    fs::write(v.beside("disk"), vec![0xFF; 4 << 20]).expect("write");
+    let disk = LoopDevice::new(v.beside("disk"));
+    let path = disk.path().to_str().expect("a path in UTF-8");
+    v.ok(["cp", "--force", "v.img:/sparse", path]);
+    assert!(fs::read(path).expect("read") == fs::read(v.beside("sparse")).expect("read"));
 }
 
 #[test]

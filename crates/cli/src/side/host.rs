@@ -325,4 +325,8 @@ impl Sink for Object {
     fn set_len(&self, len: u64) -> Outcome {
         Ok(self.set_len(len)?)
     }
+
+    fn keeps_holes(&self) -> Outcome<bool> {
+        Ok(self.is_regular()?)
+    }
 }
