@@ -52,6 +52,46 @@ fn hard_and_symbolic_links() {
     v.fsck();
 }
 
+/// What `ln -f` replaces is there until the new link is, whatever refuses that.
+#[test]
+fn a_forced_link_that_fails_removes_nothing() {
+    let v = Image::new();
+    fs::write(v.beside("f"), "text").expect("write");
+    v.ok(["cp", "f", "v.img:/a"]);
+    v.ok(["cp", "f", "v.img:/b"]);
+    v.ok(["mkdir", "v.img:/d"]);
+    v.fails(
+        ["ln", "-f", "v.img:/a", "v.img:/a"],
+        1,
+        "lanefs: cannot create hard link 'v.img:/a' to 'v.img:/a': they are the same file",
+    );
+    v.fails(
+        ["ln", "-fT", "v.img:/d", "v.img:/b"],
+        1,
+        "lanefs: cannot create hard link 'v.img:/b' to 'v.img:/d': Operation not permitted (a directory has one name)",
+    );
+    v.fails(
+        ["ln", "-f", "v.img:/none", "v.img:/b"],
+        1,
+        "lanefs: cannot create hard link 'v.img:/b' to 'v.img:/none': No such file or directory",
+    );
+    let large = "x".repeat(5000);
+    assert_eq!(v.lanefs(["ln", "-sf", &large, "v.img:/b"]).output().expect("lanefs").status.code(), Some(1));
+    v.fails(
+        ["ln", "-fT", "v.img:/a", "v.img:/d"],
+        1,
+        "lanefs: cannot create hard link 'v.img:/d' to 'v.img:/a': Is a directory",
+    );
+    assert_eq!(v.ok(["cat", "v.img:/a", "v.img:/b"]), "texttext");
+    // Once more is no error, and the links of one file stay links of it.
+    for _ in 0..2 {
+        v.ok(["ln", "-f", "v.img:/a", "v.img:/b"]);
+        assert_eq!(v.ok(["stat", "-c", "%h", "v.img:/a", "v.img:/b"]), "2\n2\n");
+    }
+    assert_eq!(v.ok(["ls", "-A", "v.img:/"]), "a\nb\nd\nlost+found\n");
+    v.fsck();
+}
+
 #[test]
 fn mv_renames_replaces_and_exchanges() {
     let v = Image::new();
