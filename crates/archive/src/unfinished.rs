@@ -17,8 +17,10 @@ pub(crate) struct Unfinished {
     target: PathBuf,
     /// Where it is, once it was made.
     made: Option<PathBuf>,
-    /// The file that it replaces, which is locked, and its mode.
-    old: Option<(FileDevice, fs::Permissions)>,
+    /// The file that it replaces, locked.
+    old: Option<FileDevice>,
+    /// The mode of that file.
+    mode: Option<fs::Permissions>,
     /// What is done, for errors.
     action: Action,
     overwrite: bool,
@@ -42,14 +44,25 @@ impl Unfinished {
                 Err(e) => return refuse(e.into()),
             },
         };
+        // An empty file is no device that a program could have open.
         let old = match target.metadata() {
-            Ok(meta) => match FileOptions::new().read_only(true).open(&target) {
-                Ok(old) => Some((old, meta.permissions())),
+            Ok(meta) if meta.len() > 0 => match FileOptions::new().read_only(true).open(&target) {
+                Ok(old) => Some(old),
                 Err(e) => return refuse(Cause::Volume(e.into())),
             },
-            Err(_) => None,
+            _ => None,
         };
-        Ok(Self { target, made: None, old, action, overwrite, keep })
+        let mode = target.metadata().ok().map(|meta| meta.permissions());
+        Ok(Self { target, made: None, old, mode, action, overwrite, keep })
+    }
+
+    /// Returns a file that replaces what is at `target`, which the caller has looked at: a regular
+    /// file, or nothing.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn replacing(target: &Path, action: Action) -> Self {
+        let target = target.canonicalize().unwrap_or_else(|_| target.to_owned());
+        let mode = target.metadata().ok().map(|meta| meta.permissions());
+        Self { target, made: None, old: None, mode, action, overwrite: true, keep: false }
     }
 
     /// Returns where the file goes, without a symbolic link at its end.
@@ -76,8 +89,8 @@ impl Unfinished {
 
     fn made(&mut self, path: PathBuf) -> Result<(), Cause> {
         let path = self.made.insert(path);
-        match &self.old {
-            Some((_, mode)) => Ok(fs::set_permissions(path, owner_may_write(mode.clone()))?),
+        match &self.mode {
+            Some(mode) => Ok(fs::set_permissions(path, owner_may_write(mode.clone()))?),
             None => Ok(()),
         }
     }
@@ -90,7 +103,8 @@ impl Unfinished {
     /// Gives the file its name.
     pub(crate) fn finish(mut self) -> Result<(), Error> {
         let Some(made) = self.made.take() else { return Ok(()) };
-        let moded = self.old.take().map_or(Ok(()), |(_, mode)| fs::set_permissions(&made, mode));
+        drop(self.old.take());
+        let moded = self.mode.take().map_or(Ok(()), |mode| fs::set_permissions(&made, mode));
         let renamed = moded.and_then(|()| rename(&made, &self.target, self.overwrite));
         renamed.map_err(|e| {
             // The error that is told is that of the name.

@@ -215,11 +215,23 @@ impl<'a> Copier<'a> {
     /// Looks at what has the name of a copy, and removes what cannot stay.
     fn clear_way(&self, pair: &Pair<'_>) -> Res<Way> {
         let meta = pair.meta;
-        let there = match pair.to.metadata(pair.dst, AtSymlink::NoFollow) {
+        let mut there = match pair.to.metadata(pair.dst, AtSymlink::NoFollow) {
             Ok(there) => there,
             Err(e) if e.is(Errno::NOENT) => return Ok(Way::Free),
             Err(e) => return Err(Failure::cannot("create", pair.dst_name(), e)),
         };
+        let on_host = pair.to.place().is_none();
+        let linked = self.options.archive && meta.nlink > 1;
+        // As cp does: what a link that the user named leads to is written to.
+        if !on_host && pair.named && there.is_symlink() && meta.is_file() && !linked {
+            there = match pair.to.metadata(pair.dst, AtSymlink::Follow) {
+                Err(e) if e.is(Errno::NOENT) => {
+                    let text = format!("not writing through dangling symbolic link {}", pair.dst_shown());
+                    return Err(Failure::new(text));
+                }
+                led => led.or_cannot("create", pair.dst_name())?,
+            };
+        }
         if pair.from.place() == pair.to.place() && (there.device, there.ino) == (meta.device, meta.ino) {
             let text = format!("{} and {} are the same file", pair.src_shown(), pair.dst_shown());
             return Err(Failure::new(text));
@@ -231,9 +243,7 @@ impl<'a> Copier<'a> {
         if self.keeps(Some(&there)) {
             return Ok(Way::Keep);
         }
-        let on_host = pair.to.place().is_none();
-        let linked = self.options.archive && meta.nlink > 1;
-        // As cp does: a link, a device or a pipe of the host that the user named is written to.
+        // So is a link, a device or a pipe of the host.
         let written_to = there.is_file() || pair.named && on_host;
         if !meta.is_file() || !written_to || linked {
             pair.to.displace(pair.dst).or_cannot("create", pair.dst_name())?;
@@ -241,14 +251,16 @@ impl<'a> Copier<'a> {
         Ok(Way::Free)
     }
 
-    /// Copies the data of a file, ranges without data left out.
+    /// Copies the data of a file, ranges without data left out where the copy keeps holes.
     fn contents<'p>(&mut self, pair: &Pair<'p>) -> Res<Box<dyn Sink + 'p>> {
         let source = pair.from.open(pair.src).or_cannot("open", pair.src_name())?;
         let mode = pair.meta.mode & !self.options.umask & 0o777;
         let keep = !self.options.preserve;
         let sink = pair.to.create(pair.dst, mode, keep).or_cannot("create", pair.dst_name())?;
+        let keeps_holes = sink.keeps_holes().or_cannot("access", pair.dst_name())?;
+        let next = |at| if keeps_holes { source.next_data(at) } else { Ok(Some((at, u64::MAX))) };
         let mut at = 0;
-        while let Some((start, end)) = source.next_data(at).or_cannot("read", pair.src_name())? {
+        while let Some((start, end)) = next(at).or_cannot("read", pair.src_name())? {
             at = start;
             while at < end {
                 let want = usize::try_from(end - at).map_or(CHUNK, |left| left.min(CHUNK));

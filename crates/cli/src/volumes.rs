@@ -8,7 +8,7 @@ use crate::location::{self, Location, VolumeName};
 use crate::quote::{escaped, quoted};
 use crate::side::{HostSide, Side, VolumeSide, shown};
 use crate::stats::StatsArg;
-use lanefs::{MmpWait, OpenOptions, Resize, Volume};
+use lanefs::{AtSymlink, MmpWait, OpenOptions, Resize, Volume};
 use lanefs_archive::Overwrite;
 use lanefs_archive::content::{self, Content};
 use lanefs_device::{
@@ -40,15 +40,25 @@ impl Spot {
         shown(&*self.side, &self.path)
     }
 
+    /// Returns whether both are one name in one directory, however they are written.
+    pub(crate) fn is_same_name(&self, other: &Self) -> bool {
+        let dir = |spot: &Self| {
+            let meta = spot.side.metadata(spot.path.parent()?, AtSymlink::Follow).ok()?;
+            Some((spot.side.place(), meta.id(), spot.path.file_name()?.to_owned()))
+        };
+        self.path == other.path || dir(self).is_some_and(|name| Some(name) == dir(other))
+    }
+
     pub(crate) fn join(&self, name: impl AsRef<Path>) -> Self {
         Self { side: self.side.clone(), path: self.path.join(name), named: false }
     }
 }
 
-/// Volumes by the file that they are in, and the first byte in it.
+/// Volumes by the file that they are in, and the part of it that they are: its first byte and its
+/// end.
 #[derive(Default)]
 pub(crate) struct Volumes {
-    open: BTreeMap<(PathBuf, u64), Rc<VolumeSide>>,
+    open: BTreeMap<(PathBuf, Option<(u64, u64)>), Rc<VolumeSide>>,
     overwrite: Overwrite,
 }
 
@@ -103,8 +113,9 @@ impl Volumes {
     /// Returns the volume of that name, opened if it is not yet.
     pub(crate) fn volume(&mut self, name: &VolumeName, write: bool) -> Res<Rc<VolumeSide>> {
         let path = file_of(name);
-        let key =
-            (path.canonicalize().unwrap_or_else(|_| path.into()), window_of(name).map_or(0, |w| w.start));
+        let window = window_of(name).map_err(|e| cannot_open(open_verb(write), name, e.into(), None))?;
+        let window = window.map(|bytes| (bytes.start, bytes.end));
+        let key = (path.canonicalize().unwrap_or_else(|_| path.into()), window);
         if let Some(side) = self.open.get(&key) {
             return Ok(side.clone());
         }
@@ -182,7 +193,7 @@ pub(crate) fn open_device(
     look: impl FnOnce(Arc<dyn BlockDevice>) -> Res<Arc<dyn BlockDevice>>,
 ) -> Res<Volume> {
     let options = options.clock(source_date_epoch()?).on_mmp_wait(tell_wait(name));
-    let verb = if write { "open for writing" } else { "open" };
+    let verb = open_verb(write);
     let device = options.clone().write(write).device(name).map_err(|e| cannot_open(verb, name, e, None))?;
     // For a message that says what it holds: after `look`, this process may open nothing any more.
     let file = names_file(name).then(|| File::open(file_of(name)).ok()).flatten();
@@ -241,8 +252,8 @@ pub(crate) fn file_of(name: &VolumeName) -> &Path {
 }
 
 /// Returns the bytes of its file that a volume is, `None` for all of them.
-fn window_of(name: &VolumeName) -> Option<Range<u64>> {
-    VolumeUrl::parse(name).and_then(|url| url.window()).ok().flatten()
+fn window_of(name: &VolumeName) -> lanefs_device::Result<Option<Range<u64>>> {
+    VolumeUrl::parse(name).and_then(|url| url.window())
 }
 
 /// Returns the name by which a process in any directory finds the volume again.
@@ -263,6 +274,11 @@ fn is_remote_or_stacked(name: &VolumeName) -> bool {
 /// Returns whether a volume of that name is a part of a file or device.
 pub(crate) fn names_part(name: &VolumeName) -> bool {
     VolumeUrl::parse(name).is_ok_and(|url| url.part.is_some())
+}
+
+/// Returns what an open does, for messages.
+fn open_verb(write: bool) -> &'static str {
+    if write { "open for writing" } else { "open" }
 }
 
 /// Returns why a volume cannot be opened, and what to do about it. `content` is its file, if that
@@ -305,7 +321,7 @@ pub(crate) fn content_of(name: &VolumeName) -> Option<Content> {
         device.read_at(&mut head, 0).ok()?;
         return content::of_head(&head);
     }
-    match window_of(name) {
+    match window_of(name).ok()? {
         None => content::of_path(file_of(name)),
         Some(window) => content::of_range(&File::open(file_of(name)).ok()?, window).ok()?,
     }
@@ -313,7 +329,7 @@ pub(crate) fn content_of(name: &VolumeName) -> Option<Content> {
 
 /// Says what a volume's name leads to that holds no ext4 volume, and how to get at one in it.
 fn not_a_volume(name: &VolumeName, open: Option<&File>) -> Option<Cause> {
-    let found = match (open, window_of(name)) {
+    let found = match (open, window_of(name).ok()?) {
         (Some(file), None) => content::of(file).ok().flatten(),
         (Some(file), Some(window)) => content::of_range(file, window).ok().flatten(),
         (None, _) => content_of(name),

@@ -1,6 +1,7 @@
 //! cp between the host, volumes and the standard streams.
 
 use crate::support::{Image, feed, succeed, tool};
+use lanefs_tests::LoopDevice;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
@@ -213,6 +214,27 @@ fn a_copy_has_no_acl_of_its_new_directory() {
     v.fsck();
 }
 
+/// What keeps no holes gets them as zeros: a pipe, and a device that holds something else.
+#[test]
+fn holes_are_zeros_in_a_pipe_and_on_a_device() {
+    let v = Image::new();
+    let sparse = fs::File::create(v.beside("sparse")).expect("create");
+    sparse.write_all_at(b"first", 0).expect("write");
+    sparse.write_all_at(b"island", 3 << 20).expect("write");
+    sparse.set_len(4 << 20).expect("truncate");
+    v.ok(["cp", "sparse", "v.img:/sparse"]);
+    let script = r#"mkfifo pipe; cat pipe > got & "$LANEFS" cp v.img:/sparse pipe; wait; cmp sparse got
+        "$LANEFS" cp v.img:/sparse /dev/stdout | cmp sparse -"#;
+    let mut bash = tool("bash");
+    bash.args(["-euc", script]).env("LANEFS", env!("CARGO_BIN_EXE_lanefs")).current_dir(v.beside(""));
+    succeed(&mut bash);
+    fs::write(v.beside("disk"), vec![0xFF; 4 << 20]).expect("write");
+    let disk = LoopDevice::new(v.beside("disk"));
+    let path = disk.path().to_str().expect("a path in UTF-8");
+    v.ok(["cp", "--force", "v.img:/sparse", path]);
+    assert!(fs::read(path).expect("read") == fs::read(v.beside("sparse")).expect("read"));
+}
+
 #[test]
 fn what_exists_stays_from_standard_input_too() {
     let v = Image::new();
@@ -252,6 +274,31 @@ fn attributes_are_of_what_a_named_link_leads_to() {
     assert_eq!(stat, "711 7:8\n777 0:0\n");
     v.ok(["chmod", "-Rv", "700", "v.img:/link"]);
     assert_eq!(v.ok(["stat", "-c", "%a", "v.img:/d", "v.img:/link"]), "700\n777\n");
+}
+
+/// As cp(1) does: a named link stays, and what it leads to is written to.
+#[test]
+fn a_link_of_a_volume_that_is_named_is_written_through() {
+    let v = Image::new();
+    fs::write(v.beside("f"), "new").expect("write");
+    for (target, link) in [("file", "link"), ("none", "dangling"), ("lost+found", "dir"), ("loop", "loop")] {
+        v.ok(["ln", "-s", target, &format!("v.img:/{link}")]);
+    }
+    let out = feed(&mut v.lanefs(["cp", "-", "v.img:/file"]), b"something longer");
+    assert!(out.status.success(), "{out:?}");
+    let same = "lanefs: 'v.img:/file' and 'v.img:/link' are the same file";
+    v.fails(["cp", "v.img:/file", "v.img:/link"], 1, same);
+    assert_eq!(v.ok(["cat", "v.img:/file"]), "something longer");
+    v.ok(["cp", "f", "v.img:/link"]);
+    assert_eq!(v.ok(["cat", "v.img:/file"]), "new");
+    assert_eq!(v.ok(["readlink", "v.img:/link"]), "file\n");
+    let dangling = "lanefs: not writing through dangling symbolic link 'v.img:/dangling'";
+    v.fails(["cp", "f", "v.img:/dangling"], 1, dangling);
+    let dir = "lanefs: cannot overwrite directory 'v.img:/dir' with non-directory";
+    v.fails(["cp", "-T", "f", "v.img:/dir"], 1, dir);
+    let endless = "lanefs: cannot create 'v.img:/loop': Too many levels of symbolic links";
+    v.fails(["cp", "f", "v.img:/loop"], 1, endless);
+    v.fsck();
 }
 
 /// The second name of a file whose first copy failed is no link to a part of it.

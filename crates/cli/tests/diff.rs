@@ -124,6 +124,9 @@ fn trouble_has_a_status_of_its_own() {
         "lanefs: '-' cannot be compared: name a volume, as VOLUME or VOLUME:/path",
     );
     assert_eq!(image.lanefs(["diff", "v.img"]).output().unwrap().status.code(), Some(2));
+    // A part that is not there is not the whole file.
+    let none = "lanefs: cannot open 'v.img@nosuch': has no partition table";
+    image.fails(["diff", "v.img", "v.img@nosuch"], 2, none);
 }
 
 /// cp -a between volumes keeps all that diff compares, and the holes.

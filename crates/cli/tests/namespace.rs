@@ -2,6 +2,7 @@
 //! e2fsck.
 
 use crate::support::{Image, feed, field};
+use lanefs_tests::LoopMount;
 use std::fs;
 
 #[test]
@@ -52,6 +53,46 @@ fn hard_and_symbolic_links() {
     v.fsck();
 }
 
+/// What `ln -f` replaces is there until the new link is, whatever refuses that.
+#[test]
+fn a_forced_link_that_fails_removes_nothing() {
+    let v = Image::new();
+    fs::write(v.beside("f"), "text").expect("write");
+    v.ok(["cp", "f", "v.img:/a"]);
+    v.ok(["cp", "f", "v.img:/b"]);
+    v.ok(["mkdir", "v.img:/d"]);
+    v.fails(
+        ["ln", "-f", "v.img:/a", "v.img:/a"],
+        1,
+        "lanefs: cannot create hard link 'v.img:/a' to 'v.img:/a': they are the same file",
+    );
+    v.fails(
+        ["ln", "-fT", "v.img:/d", "v.img:/b"],
+        1,
+        "lanefs: cannot create hard link 'v.img:/b' to 'v.img:/d': Operation not permitted (a directory has one name)",
+    );
+    v.fails(
+        ["ln", "-f", "v.img:/none", "v.img:/b"],
+        1,
+        "lanefs: cannot create hard link 'v.img:/b' to 'v.img:/none': No such file or directory",
+    );
+    let large = "x".repeat(5000);
+    assert_eq!(v.lanefs(["ln", "-sf", &large, "v.img:/b"]).output().expect("lanefs").status.code(), Some(1));
+    v.fails(
+        ["ln", "-fT", "v.img:/a", "v.img:/d"],
+        1,
+        "lanefs: cannot create hard link 'v.img:/d' to 'v.img:/a': Is a directory",
+    );
+    assert_eq!(v.ok(["cat", "v.img:/a", "v.img:/b"]), "texttext");
+    // Once more is no error, and the links of one file stay links of it.
+    for _ in 0..2 {
+        v.ok(["ln", "-f", "v.img:/a", "v.img:/b"]);
+        assert_eq!(v.ok(["stat", "-c", "%h", "v.img:/a", "v.img:/b"]), "2\n2\n");
+    }
+    assert_eq!(v.ok(["ls", "-A", "v.img:/"]), "a\nb\nd\nlost+found\n");
+    v.fsck();
+}
+
 #[test]
 fn mv_renames_replaces_and_exchanges() {
     let v = Image::new();
@@ -79,6 +120,51 @@ fn mv_renames_replaces_and_exchanges() {
     assert_eq!(v.ok(["ls", "-a", "v.img:/"]), ".\n..\nback\nlost+found\n");
     assert!(!v.beside("host").exists());
     v.fsck();
+}
+
+/// What mv(1) does with two names of one file, a directory in the way, and two sources of one name.
+#[test]
+fn mv_loses_nothing() {
+    let v = Image::new();
+    fs::write(v.beside("f"), "text").expect("write");
+    v.ok(["cp", "f", "v.img:/a"]);
+    v.ok(["ln", "v.img:/a", "v.img:/b"]);
+    v.fails(["mv", "v.img:/a", "v.img:/./a"], 1, "lanefs: 'v.img:/a' and 'v.img:/./a' are the same file");
+    assert_eq!(v.ok(["mv", "-v", "v.img:/a", "v.img:/b"]), "renamed 'v.img:/a' -> 'v.img:/b'\n");
+    assert_eq!(v.ok(["ls", "v.img:/"]), "b\nlost+found\n");
+    v.ok(["mkdir", "-p", "v.img:/d", "v.img:/x/d", "v.img:/y", "v.img:/z", "v.img:/all"]);
+    v.ok(["mkfs", "-q", "--size", "16M", "w.img"]);
+    v.ok(["mkdir", "-p", "w.img:/x/d/full", "w.img:/e/d"]);
+    v.fails(
+        ["mv", "v.img:/d", "w.img:/x"],
+        1,
+        "lanefs: cannot move 'v.img:/d' to 'w.img:/x/d': Directory not empty",
+    );
+    v.ok(["mv", "v.img:/d", "w.img:/e"]);
+    for dir in ["y", "z"] {
+        v.ok(["cp", "f", &format!("v.img:/{dir}/f")]);
+    }
+    let just = "lanefs: will not overwrite just-created 'v.img:/all/f' with 'v.img:/z/f'";
+    v.fails(["mv", "v.img:/y/f", "v.img:/z/f", "v.img:/all"], 1, just);
+    v.fails(["cp", "v.img:/all/f", "v.img:/z/f", "v.img:/y"], 1, &just.replace("/all/", "/y/"));
+    assert_eq!(v.ok(["cat", "v.img:/all/f", "v.img:/z/f", "v.img:/b"]), "texttexttext");
+    v.fsck();
+}
+
+/// A file that is moved to the host is on its disk before the volume loses it: a copy of the disk,
+/// taken at once, has it.
+#[test]
+fn mv_to_the_host_is_durable() {
+    let v = Image::new();
+    fs::write(v.beside("f"), "text").expect("write");
+    v.ok(["cp", "f", "v.img:/f"]);
+    v.ok(["mkfs", "-q", "--size", "16M", "host.img"]);
+    let mount = LoopMount::new(v.beside("host.img"), "");
+    v.ok(["mv", "v.img:/f", mount.path().to_str().expect("a path in UTF-8")]);
+    fs::copy(v.beside("host.img"), v.beside("lost-power.img")).expect("copy");
+    v.ok(["recover", "lost-power.img"]);
+    assert_eq!(v.ok(["cat", "lost-power.img:/f"]), "text");
+    assert_eq!(v.ok(["ls", "v.img:/"]), "lost+found\n");
 }
 
 #[test]

@@ -157,6 +157,22 @@ fn what_is_no_partition_is_told_and_those_there_are_listed() {
     assert!(v.ok(["info", "d.raw@2"]).contains("64"));
 }
 
+/// Volumes that begin at one byte and end at others are not one volume.
+#[test]
+fn a_part_is_taken_for_no_other_part() {
+    let v = disk();
+    v.ok(["mkdir", "d.raw@root:/a"]);
+    let short = "d.raw?offset=16M&size=16M:/a";
+    let out = v.lanefs(["rm", "-r", "d.raw@root:/none", short]).output().expect("lanefs");
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.code() == Some(1) && said.contains("cannot open"), "{said}");
+    let out = v.lanefs(["rm", "-r", "v.img:/none", "v.img@9:/lost+found"]).output().expect("lanefs");
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("'v.img@9': has no partition table"), "{said}");
+    assert_eq!(v.ok(["ls", "d.raw@2"]), "a\nlost+found\n");
+    assert_eq!(v.ok(["ls", "v.img"]), "lost+found\n");
+}
+
 #[test]
 fn images_of_other_formats_are_told_with_the_way() {
     let v = Image::new();

@@ -211,6 +211,26 @@ fn an_ordinary_user_needs_no_right() {
     assert_eq!(fs::metadata(bench.at("o/u/su")).unwrap().permissions().mode() & 0o7777, 0o755);
 }
 
+/// A signal leaves the folder as it was, also where its owner had to let himself in.
+#[test]
+fn a_signal_sets_back_the_modes_of_a_folder() {
+    let bench = Bench::new("mkdir -p t/in; for n in $(seq 3000); do echo $n > t/in/$n; done");
+    bench.sh("chown -R nobody:nogroup t v.img; chmod 0300 t/in t");
+    lanefs_tests::copy_program(env!("CARGO_BIN_EXE_lanefs"), bench.at("lanefs"));
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "nobody", "--regid", "nogroup", "--clear-groups", "./lanefs"]);
+    let mut child = command.args(["import", "t", "v.img:/"]).current_dir(bench.dir.path()).spawn().unwrap();
+    let mode = |name: &str| fs::metadata(bench.at(name)).unwrap().permissions().mode() & 0o7777;
+    while mode("t/in") == 0o300 {
+        assert!(child.try_wait().unwrap().is_none(), "it ended");
+        std::thread::yield_now();
+    }
+    bench.sh(&format!("kill -INT {}", child.id()));
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!((mode("t"), mode("t/in")), (0o300, 0o300));
+    e2fsck_clean(bench.at("v.img"));
+}
+
 #[test]
 fn owners_are_mapped_or_set() {
     let bench = Bench::new(
@@ -346,6 +366,44 @@ fn a_link_leads_to_a_member_of_the_archive() {
     let said = bench.output(&["export", "v.img:/in", "out.tar"]).stderr;
     let names = bench.sh("mkdir x; tar -C x -xvf out.tar; cat x/f");
     assert_eq!(String::from_utf8_lossy(&names), "./\ne\nf\nf\n", "{}", String::from_utf8_lossy(&said));
+}
+
+/// An archive takes the place of an older one when it is complete. An error and a signal leave
+/// that.
+#[test]
+fn an_archive_is_whole_or_the_old_one() {
+    let tree = "mkdir t; head -c 20000000 /dev/urandom > t/f; tar -cf old.tar /dev/null 2> /dev/null
+        cp old.tar out.tar; chmod 640 out.tar; : > empty.tar; mkfifo pipe.tar";
+    let bench = Bench::new(tree);
+    bench.ok(&["import", "t", "v.img:/"]);
+    let lanefs = env!("CARGO_BIN_EXE_lanefs");
+    for name in ["out.tar", "new.tar"] {
+        // The shell's limit of a file's size is in KiB.
+        let said = bench.sh(&format!(
+            "trap '' XFSZ; (ulimit -f 4096; {lanefs} export v.img:/ {name}) 2>&1 && exit 9 || true"
+        ));
+        let said = String::from_utf8(said).unwrap();
+        assert!(said.contains(&format!("cannot write '{name}'")), "{said}");
+    }
+    let mut child = bench.command(&["export", "v.img:/", "out.tar"]).spawn().unwrap();
+    while !fs::read_dir(bench.dir.path()).unwrap().any(|entry| {
+        let entry = entry.unwrap();
+        entry.file_name().as_encoded_bytes().starts_with(b".lanefs-") && entry.metadata().unwrap().len() > 0
+    }) {
+        assert!(child.try_wait().unwrap().is_none(), "it ended");
+        std::thread::yield_now();
+    }
+    bench.sh(&format!("kill -INT {}", child.id()));
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let names = "empty.tar\nold.tar\nout.tar\npipe.tar\nt\nv.img\n";
+    assert_eq!(String::from_utf8(bench.sh("cmp old.tar out.tar; ls -A")).unwrap(), names);
+    // The new one has the old one's mode. A pipe takes it as it comes.
+    bench.ok(&["export", "v.img:/", "out.tar"]);
+    bench.ok(&["export", "v.img:/", "empty.tar"]);
+    bench.sh("test $(stat -c %a out.tar) = 640; cmp out.tar empty.tar");
+    bench.sh(&format!("cat pipe.tar > piped & {lanefs} export v.img:/ pipe.tar; wait; cmp out.tar piped"));
+    bench.sh(": > none.tar");
+    bench.ok(&["export", "--oci-layer", "--force", "v.img:/", "none.tar"]);
 }
 
 #[test]

@@ -15,9 +15,14 @@ mod tree;
 
 pub use image::{ImageOptions, ImageTarget, export_image, export_layer};
 
-#[cfg(target_os = "linux")]
-use crate::Overwrite;
 use crate::{Action, Compression, Error, Event, Ownership, Place};
+#[cfg(target_os = "linux")]
+use crate::{
+    Overwrite,
+    event::Tell,
+    host::Object,
+    unfinished::{Unfinished, host},
+};
 use lanefs::{Dir, Timestamp, Volume};
 use std::fmt;
 use std::io::Write;
@@ -100,8 +105,9 @@ impl<'a> Target<'a> {
         Self(To::Tar { name: name.as_ref().to_vec(), stream: Box::new(stream), compression })
     }
 
-    /// Writes a tar archive to a file, compressed as its name says. An older archive is
-    /// overwritten; other files are not, unless [`ExportOptions::overwrite`] says so.
+    /// Writes a tar archive to a file, compressed as its name says. An older archive is replaced
+    /// when the new one is complete; other files are not, unless [`ExportOptions::overwrite`] says
+    /// so.
     #[cfg(target_os = "linux")]
     #[must_use]
     pub fn file(path: &'a Path) -> Self {
@@ -120,12 +126,14 @@ impl fmt::Debug for Target<'_> {
     }
 }
 
+/// Looks at what is at the path of an archive, which must not protect it. Returns how the archive
+/// is compressed, and the device or pipe that is there.
 #[cfg(target_os = "linux")]
-fn create_archive(
+fn look_at(
     path: &Path,
     name: &[u8],
     overwrite: Overwrite,
-) -> Result<(std::fs::File, Compression), crate::Cause> {
+) -> Result<(Compression, Option<Object>), crate::Cause> {
     use crate::content::{self, Content};
     use crate::host::{self, Protected};
     let (compression, earlier) = match crate::program_for(name).unwrap_or_default() {
@@ -137,7 +145,35 @@ fn create_archive(
     if let Some(there) = there.filter(|there| *there != Content::Ext && *there != earlier) {
         return Err(host::Error::from(Protected::NoArchive(there)).into());
     }
-    Ok((host::create_named(path, 0o666, true, overwrite)?.into(), compression))
+    let device = match host::open_named(path, overwrite)? {
+        Some(object) if !object.is_regular()? => Some(object),
+        _ => None,
+    };
+    Ok((compression, device))
+}
+
+/// Writes an archive to a file, which takes the place of an older one when it is complete. A device
+/// or a pipe takes the archive as it comes.
+#[cfg(target_os = "linux")]
+fn write_file(
+    (root, base): (Dir, &[u8]),
+    path: &Path,
+    options: &ExportOptions,
+    events: &mut Tell<'_>,
+) -> Result<(), Error> {
+    let name = path.as_os_str().as_encoded_bytes().to_vec();
+    let failed = |cause: crate::Cause| Error::new(Action::Write, host(path), cause);
+    let (compression, device) = look_at(path, &name, options.overwrite).map_err(failed)?;
+    if let Some(device) = device {
+        let stream = Box::new(std::fs::File::from(device));
+        return tar::write(root, base, tar::Sink { name, stream, compression }, options, events);
+    }
+    let mut file = Unfinished::replacing(path, Action::Write);
+    let stream = file.create_stream().map_err(failed)?;
+    let sink = tar::Sink { name, stream: Box::new(&stream), compression };
+    tar::write(root, base, sink, options, events)?;
+    stream.sync_all().map_err(|e| failed(e.into()))?;
+    file.finish()
 }
 
 /// Exports the directory `dir` of a volume.
@@ -148,8 +184,8 @@ fn create_archive(
 /// form, with GNU's sparse files; the same tree gives the same bytes.
 ///
 /// `events` hears of each step and says whether to go on; of a folder, it is called from several
-/// threads, by one at a time. What was written of a cancelled export stays, and folders may lack
-/// their attributes.
+/// threads, by one at a time. What was written of a cancelled export stays in a folder, which may
+/// lack attributes, and in a stream. An archive in a file is complete when it gets its name.
 ///
 /// # Errors
 /// What ended the export early: the directory cannot be read, the target cannot be made or written
@@ -182,19 +218,7 @@ pub fn export(
         #[cfg(target_os = "linux")]
         To::Folder(folder) => folder::write(root, base, folder, options, &mut events),
         #[cfg(target_os = "linux")]
-        To::File(path) => {
-            let name = path.as_os_str().as_encoded_bytes().to_vec();
-            let created = create_archive(path, &name, options.overwrite);
-            let (file, compression) =
-                created.map_err(|e| Error::new(Action::Write, Place::Host(name.clone()), e))?;
-            tar::write(
-                root,
-                base,
-                tar::Sink { name, stream: Box::new(file), compression },
-                options,
-                &mut events,
-            )
-        }
+        To::File(path) => write_file((root, base), path, options, &mut events),
         To::Tar { name, stream, compression } => {
             tar::write(root, base, tar::Sink { name, stream, compression }, options, &mut events)
         }

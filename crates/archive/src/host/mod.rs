@@ -30,6 +30,9 @@ use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
 use std::path::Path;
 
+/// How a file that the user named is opened.
+const TO_WRITE: OFlags = OFlags::WRONLY.union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+
 /// The files and devices that may be overwritten.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Overwrite {
@@ -48,25 +51,31 @@ pub enum Overwrite {
 /// [`Error::Protected`]: what is there may not be overwritten. [`Error::DanglingLink`]; those of
 /// open(2), ftruncate(2) and unlink(2).
 pub fn create_named(path: &Path, mode: u32, keep: bool, overwrite: Overwrite) -> Result<Object> {
-    let flags = OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
-    match fs::open(path, flags, Mode::empty()) {
+    if let Some(object) = open_named(path, overwrite)? {
+        if keep || object.is_ours_alone()? {
+            object.empty()?;
+            return Ok(object);
+        }
+        fs::unlink(path)?;
+    }
+    let flags = TO_WRITE | OFlags::CREATE | OFlags::EXCL;
+    Ok(Object::open(fs::open(path, flags, Mode::from_raw_mode(mode & 0o777))?))
+}
+
+/// Opens for writing what is at the path that the user named, `None` if nothing is. A link is
+/// followed.
+///
+/// # Errors
+/// [`Error::Protected`]: it may not be overwritten. [`Error::DanglingLink`]; those of open(2).
+pub(crate) fn open_named(path: &Path, overwrite: Overwrite) -> Result<Option<Object>> {
+    match fs::open(path, TO_WRITE, Mode::empty()) {
         Ok(fd) => {
             let object = Object::open(fd);
             guard::check(&object, overwrite)?;
-            if keep || object.is_ours_alone()? {
-                object.empty()?;
-                return Ok(object);
-            }
-            fs::unlink(path)?;
+            Ok(Some(object))
         }
-        Err(Errno::NOENT) => {}
-        Err(e) => return Err(e.into()),
-    }
-    match fs::open(path, flags | OFlags::CREATE | OFlags::EXCL, Mode::from_raw_mode(mode & 0o777)) {
-        Ok(fd) => Ok(Object::open(fd)),
-        Err(Errno::EXIST) if std::fs::symlink_metadata(path).is_ok_and(|m| m.is_symlink()) => {
-            Err(Error::DanglingLink)
-        }
+        Err(Errno::NOENT) if path.is_symlink() => Err(Error::DanglingLink),
+        Err(Errno::NOENT) => Ok(None),
         Err(e) => Err(e.into()),
     }
 }

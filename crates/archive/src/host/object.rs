@@ -71,6 +71,14 @@ impl Object {
         format!("/proc/self/fd/{}", self.fd.as_raw_fd())
     }
 
+    /// Returns whether it is a regular file.
+    ///
+    /// # Errors
+    /// The errors of fstat(2).
+    pub fn is_regular(&self) -> Result<bool> {
+        Ok(FileType::from_raw_mode(self.stat()?.st_mode) == FileType::RegularFile)
+    }
+
     /// Returns whether this is not a regular file, or has no other owner and no other name: then no
     /// other user can have it open for writing.
     pub(super) fn is_ours_alone(&self) -> Result<bool> {
@@ -81,7 +89,7 @@ impl Object {
 
     /// Empties a regular file. Devices and pipes have nothing to empty.
     pub(super) fn empty(&self) -> Result {
-        if FileType::from_raw_mode(self.stat()?.st_mode) == FileType::RegularFile {
+        if self.is_regular()? {
             fs::ftruncate(&self.fd, 0)?;
         }
         Ok(())

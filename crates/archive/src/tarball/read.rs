@@ -280,8 +280,8 @@ impl<R: BufRead> TarReader<R> {
             b'M' => return Err(broken("a member that goes on from another volume of the archive")),
             _ => return Err(broken("a member of a kind that is not known")),
         };
-        // A link's size is that of the file that it names; its data is not here again.
-        self.start_data(start, if matches!(kind, Kind::HardLink(_)) { 0 } else { packed })?;
+        let is_header_alone = is_header_alone(header.typeflag(), &kind);
+        self.start_data(start, if is_header_alone { 0 } else { packed })?;
         let xattrs: Xattrs = extended.xattrs.into_iter().collect();
         let sec = || header.mtime().ok_or(broken("a time that is no number"));
         Ok(Member {
@@ -325,6 +325,13 @@ impl<R: BufRead> TarReader<R> {
     }
 }
 
+/// Returns whether no data follows a header of this type, whatever size it has. All readers have to
+/// agree where the next header is, and that of Go, which unpacks images, ignores the size. A hard
+/// link's may be that of its file. V7 archives have directories as files named with a slash.
+fn is_header_alone(typeflag: u8, kind: &Kind) -> bool {
+    matches!(typeflag, b'1'..=b'6') || typeflag == 0 && *kind == Kind::Dir
+}
+
 impl Extended {
     /// Takes over the records of a pax header.
     fn read(&mut self, bytes: &[u8]) -> Result<(), &'static str> {
@@ -346,6 +353,9 @@ impl Extended {
     }
 
     fn set(&mut self, key: &[u8], value: &[u8]) -> Option<()> {
+        if value.is_empty() && self.unset(key) {
+            return Some(());
+        }
         let number = || std::str::from_utf8(value).ok()?.parse::<u64>().ok();
         let small = || number().and_then(|n| u32::try_from(n).ok());
         match key {
@@ -383,6 +393,23 @@ impl Extended {
             }
         }
         Some(())
+    }
+
+    /// Takes back what earlier records said for `key`: POSIX gives an empty value that meaning, and
+    /// the field of the header counts again. Returns false for a key whose value may be empty.
+    fn unset(&mut self, key: &[u8]) -> bool {
+        match key {
+            b"path" => self.path = None,
+            b"linkpath" => self.link = None,
+            b"size" => self.size = None,
+            b"uid" => self.uid = None,
+            b"gid" => self.gid = None,
+            b"mtime" => self.mtime = None,
+            b"SCHILY.devmajor" => self.device.0 = None,
+            b"SCHILY.devminor" => self.device.1 = None,
+            _ => return false,
+        }
+        true
     }
 
     /// Takes an ACL as an attribute. An ACL that cannot be parsed, for example because it names a

@@ -239,6 +239,41 @@ fn records(of: impl IntoIterator<Item = (String, Vec<u8>)>) -> Vec<u8> {
     out
 }
 
+/// A size that a member without data has means nothing, as to the readers of other programs, one of
+/// which is Python's tarfile.
+#[test]
+fn a_member_that_is_its_header_alone_has_no_data() {
+    let named = |name: &str, size: u64, kind: u8| {
+        let records = records([("path".into(), name.into())]);
+        [extended(b'x', &records), header(size, kind)].concat()
+    };
+    let kinds = *b"123456";
+    let mut archive: Vec<u8> =
+        kinds.iter().flat_map(|kind| named(&char::from(*kind).to_string(), 512, *kind)).collect();
+    archive.extend([named("old/", 512, 0), named("end", 5, b'0'), b"hello".to_vec()].concat());
+    archive.resize(archive.len().next_multiple_of(RECORD) + 2 * RECORD, 0);
+    let tree = read_all(&archive).expect("an archive");
+    let names: Vec<&str> = tree.keys().map(String::as_str).collect();
+    assert_eq!((names.join(" ").as_str(), tree["end"].1.as_slice()), ("1 2 3 4 5 6 end old", &b"hello"[..]));
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a.tar"), &archive).unwrap();
+    let theirs = "python3 -c 'import tarfile; print(*sorted(tarfile.open(\"a.tar\").getnames()))'";
+    assert_eq!(run(theirs, dir.path()), b"1 2 3 4 5 6 end old\n");
+}
+
+/// POSIX: an empty value takes back what an earlier header said. The member's own header counts.
+#[test]
+fn an_empty_value_takes_an_earlier_one_back() {
+    let keys = ["path", "linkpath", "size", "uid", "gid", "mtime", "SCHILY.devmajor", "SCHILY.devminor"];
+    let all = |value: &'static str| extended(b'g', &records(keys.map(|key| (key.into(), value.into()))));
+    let empty = extended(b'x', &records(keys.map(|key| (key.into(), Vec::new()))));
+    let plain = [header(0, b'0'), vec![0; 2 * RECORD]].concat();
+    let first = |archive: &[u8]| TarReader::new(archive).next().expect("an archive").expect("a member");
+    let changed = first(&[all("7"), header(0, b'2')].concat());
+    assert_eq!((changed.path.as_slice(), changed.uid, changed.mtime.sec), (&b"7"[..], 7, 7));
+    assert_eq!(first(&[all("7"), empty, plain.clone()].concat()), first(&plain));
+}
+
 /// Returns the rule that an archive breaks, as its reader reports it.
 fn rule_of(archive: &[u8]) -> &'static str {
     let mut reader = TarReader::new(archive);

@@ -14,19 +14,20 @@ use lanefs_archive::{
 };
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Copy a directory of a volume into a folder, a tar archive or an image
 ///
 /// Modes, times, attributes, ACLs, links, devices and holes arrive as they are, as far as this user
 /// may make them. With SOURCE_DATE_EPOCH no time is later than that.
 ///
-/// An image (--oci) and a layer (--oci-layer) are complete when they get their name: after an error
-/// or a signal there is none, and nothing that is there is replaced without --force. The same
-/// volume gives the same bytes; an image says when it was made only with SOURCE_DATE_EPOCH.
+/// An archive, an image (--oci) and a layer (--oci-layer) are complete when they get their name:
+/// after an error or a signal there is none, or the older archive. No image or layer that is there
+/// is replaced without --force. The same volume gives the same bytes; an image says when it was
+/// made only with SOURCE_DATE_EPOCH.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The directory to copy
@@ -115,12 +116,21 @@ impl Args {
         }
         let volume = volumes.volume(&name, false)?;
         let target = target(&self.destination);
-        let mut reporter = TransferReporter::new("exporting", &name, None);
+        // What a folder or a stream has got stays there: a signal ends the command at once.
+        let asked = if self.makes_file() { asked()? } else { Arc::default() };
+        let mut reporter = TransferReporter::new("exporting", &name, None).until(&asked);
         let ran =
             volume.with(|volume| Ok(export(volume, &path, target, &options, |event| reporter.hear(event))));
-        let ran =
-            self.ended([&name; 2], ran.map_err(|e| Failure::cannot("export", name.as_encoded_bytes(), e))?);
-        ran.and(reporter.finish().finish())
+        let ran = ran.map_err(|e| Failure::cannot("export", name.as_encoded_bytes(), e))?;
+        self.ended([&name; 2], ran, &asked).and(reporter.finish().finish())
+    }
+
+    /// Returns whether the destination is an archive that gets its name when it is complete.
+    fn makes_file(&self) -> bool {
+        let path = Path::new(&self.destination);
+        self.destination != "-"
+            && program_for(self.destination.as_encoded_bytes()).is_some()
+            && (path.is_file() || !path.exists())
     }
 
     /// Makes an image or a layer.
@@ -149,11 +159,8 @@ impl Args {
         let asked = asked()?;
         let older = since.as_ref().map(|(.., name)| name);
         let target = image_target(&self.destination, self.oci)?;
-        let mut reporter = TransferReporter::new("exporting", &name, None).older(older);
-        let mut hear = |event| match (reporter.hear(event), asked.load(Ordering::Relaxed)) {
-            (go_on, 0) => go_on,
-            _ => ControlFlow::Break(()),
-        };
+        let mut reporter = TransferReporter::new("exporting", &name, None).older(older).until(&asked);
+        let mut hear = |event| reporter.hear(event);
         let ran = with_both(&new, since.as_ref().map(|(old, ..)| old), |new, old| {
             let since = since.as_ref().and_then(|(_, path, _)| Some((old?, path)));
             let options = match since {
@@ -165,11 +172,8 @@ impl Args {
                 false => export_layer(new, &path, target, &options, &mut hear),
             }
         });
-        let ran = match ran.map_err(|e| Failure::cannot("export", name.as_encoded_bytes(), e))? {
-            Err(e) if e.is_cancelled() => Err(Failure::Silent(asked.load(Ordering::Relaxed) as u8)),
-            ran => self.ended([older.unwrap_or(&name), &name], ran),
-        };
-        ran.and(reporter.finish().finish())
+        let ran = ran.map_err(|e| Failure::cannot("export", name.as_encoded_bytes(), e))?;
+        self.ended([older.unwrap_or(&name), &name], ran, &asked).and(reporter.finish().finish())
     }
 
     /// Writes the volume as an Android sparse image.
@@ -182,22 +186,17 @@ impl Args {
         let volume = volumes::open_device(name, false, options, |opened| Ok(device.insert(opened).clone()))?;
         let Some(device) = device else { return Ok(()) };
         let asked = asked()?;
-        let mut reporter = TransferReporter::new("exporting", name, None);
-        let ran = android_sparse(&volume, &device, &self.destination, self.force, |event| {
-            match (reporter.hear(event), asked.load(Ordering::Relaxed)) {
-                (go_on, 0) => go_on,
-                _ => ControlFlow::Break(()),
-            }
-        });
-        match ran {
-            Err(e) if e.is_cancelled() => Err(Failure::Silent(asked.load(Ordering::Relaxed) as u8)),
-            ran => self.ended([name; 2], ran).and(reporter.finish().finish()),
-        }
+        let mut reporter = TransferReporter::new("exporting", name, None).until(&asked);
+        let target = &self.destination;
+        let ran = android_sparse(&volume, &device, target, self.force, |event| reporter.hear(event));
+        self.ended([name; 2], ran, &asked).and(reporter.finish().finish())
     }
 
-    /// Words the end of an export of the second volume, which is compared with the first.
-    fn ended(&self, names: [&VolumeName; 2], ran: Result<(), Error>) -> Res {
+    /// Words the end of an export of the second volume, which is compared with the first. A signal
+    /// may have `asked` for it.
+    fn ended(&self, names: [&VolumeName; 2], ran: Result<(), Error>, asked: &AtomicUsize) -> Res {
         ran.map_err(|e| match e.cause() {
+            _ if e.is_cancelled() => Failure::Silent(asked.load(Ordering::Relaxed) as u8),
             // As for any other output: a reader that went away ends the command without a word.
             Cause::Io(io) if self.destination == "-" && io.kind() == ErrorKind::BrokenPipe => {
                 Failure::Silent(141)

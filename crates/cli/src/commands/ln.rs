@@ -1,11 +1,13 @@
 //! `lanefs ln`: hard and symbolic links inside a volume.
 
 use super::cp::Target;
-use crate::failure::{Failure, Res};
+use crate::failure::{Cause, Failure, Res};
 use crate::location::Location;
 use crate::output::Out;
 use crate::quote::quoted;
+use crate::side::Outcome;
 use crate::volumes::{Spot, Volumes};
+use lanefs::AtSymlink;
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::io::Write;
@@ -57,7 +59,13 @@ impl Args {
             );
             return Err(Failure::new(text));
         }
-        self.replace(new, || old.side.hard_link(&old.path, &new.path), "hard link", &old.shown(), out)
+        let link = |path: &Path| match self.force.then(|| names_of_both(old, new)).flatten() {
+            None => old.side.hard_link(&old.path, path),
+            // It is a link of this file already.
+            Some(names) if names > 1 && !old.is_same_name(new) => Ok(()),
+            Some(_) => Err(Cause::text("they are the same file")),
+        };
+        self.replace(new, link, "hard link", &old.shown(), out)
     }
 
     /// Makes a symbolic link. A target `VOLUME:/path` of the link's own volume means the path; any
@@ -72,23 +80,22 @@ impl Args {
             _ => place.spot.clone(),
         };
         let shown = text.as_os_str().as_encoded_bytes().to_vec();
-        self.replace(&new, || new.side.symlink(&text, &new.path).map(drop), "symbolic link", &shown, out)
+        let link = |path: &Path| new.side.symlink(&text, path).map(drop);
+        self.replace(&new, link, "symbolic link", &shown, out)
     }
 
+    /// Makes a link with `link`, in place of what is at `new` if that is wanted.
     fn replace(
         &self,
         new: &Spot,
-        link: impl Fn() -> crate::side::Outcome,
+        link: impl Fn(&Path) -> Outcome,
         what: &str,
         to: &[u8],
         out: &mut Out,
     ) -> Res {
-        let mut made = link();
-        if self.force
-            && made.as_ref().is_err_and(|e| e.is(Errno::EXIST))
-            && Path::new(&new.path).file_name().is_some()
-        {
-            made = new.side.remove_file(&new.path).and_then(|()| link());
+        let mut made = link(&new.path);
+        if self.force && made.as_ref().is_err_and(|e| e.is(Errno::EXIST)) && new.path.file_name().is_some() {
+            made = link_over(new, link);
         }
         let (name, to) = (quoted(new.shown()), quoted(to));
         made.map_err(|e| Failure::new(format!("cannot create {what} {name} to {to}: {e}")))?;
@@ -97,6 +104,32 @@ impl Args {
         }
         Ok(())
     }
+}
+
+/// Returns how many names a file has, if both are names of it.
+fn names_of_both(old: &Spot, new: &Spot) -> Option<u64> {
+    let [old, new] = [old, new].map(|spot| spot.side.metadata(&spot.path, AtSymlink::NoFollow).ok());
+    old.zip(new).filter(|(old, new)| old.id() == new.id()).map(|(old, _)| old.nlink)
+}
+
+/// Replaces what is at `new` by a link. It is there until the link is, whatever fails.
+fn link_over(new: &Spot, link: impl Fn(&Path) -> Outcome) -> Outcome {
+    if new.side.metadata(&new.path, AtSymlink::NoFollow)?.is_dir() {
+        return Err(Errno::ISDIR.into());
+    }
+    for path in (0..u32::MAX).map(|n| new.path.with_file_name(format!(".lanefs-{n}"))) {
+        match link(&path) {
+            Err(e) if e.is(Errno::EXIST) => {}
+            Err(e) => return Err(e),
+            Ok(()) => {
+                return new.side.rename(&path, &new.path).inspect_err(|_| {
+                    // The error that is told is that of the name.
+                    let _ = new.side.remove_file(&path);
+                });
+            }
+        }
+    }
+    Err(Errno::EXIST.into())
 }
 
 fn label(mut volume: OsString) -> OsString {

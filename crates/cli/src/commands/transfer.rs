@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The owners that imported and exported files get.
 #[derive(Debug, Default, clap::Args)]
@@ -88,13 +88,27 @@ pub(super) struct TransferReporter<'a> {
     volume: &'a OsStr,
     /// The volume that it is compared with, or the same.
     older: &'a OsStr,
+    /// What ends the transfer.
+    asked: Option<&'a AtomicUsize>,
 }
 
 impl<'a> TransferReporter<'a> {
     /// Starts to report on `volume`, as the user named it; `total` is the number of bytes to
     /// expect.
     pub(super) fn new(what: &'static str, volume: &'a OsStr, total: Option<u64>) -> Self {
-        Self { progress: Progress::new(what, total), noted: Noted::default(), volume, older: volume }
+        Self {
+            progress: Progress::new(what, total),
+            noted: Noted::default(),
+            volume,
+            older: volume,
+            asked: None,
+        }
+    }
+
+    /// Ends the transfer once `asked` is not 0, as [`asked`] counts.
+    pub(super) fn until(mut self, asked: &'a AtomicUsize) -> Self {
+        self.asked = Some(asked);
+        self
     }
 
     /// Sets the name of the volume that it is compared with.
@@ -114,7 +128,10 @@ impl<'a> TransferReporter<'a> {
             }
             _ => {}
         }
-        ControlFlow::Continue(())
+        match self.asked.is_some_and(|asked| asked.load(Ordering::Relaxed) != 0) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
     }
 
     /// Lets the bar find out how much is in a folder.

@@ -273,7 +273,18 @@ impl Side for HostSide {
     }
 
     fn sync(&self) -> Outcome {
-        Ok(())
+        // What was copied is in one file system.
+        let named = self.named.canonicalize()?;
+        let dir = named.parent().filter(|_| !named.is_dir()).unwrap_or(&named);
+        match fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(dir) => Ok(fs::syncfs(dir)?),
+            // A directory that may be written and not read.
+            Err(Errno::ACCESS) => {
+                fs::sync();
+                Ok(())
+            }
+            Err(e) => Err(e.into()),
+        }
     }
 }
 
@@ -324,5 +335,9 @@ impl Sink for Object {
 
     fn set_len(&self, len: u64) -> Outcome {
         Ok(self.set_len(len)?)
+    }
+
+    fn keeps_holes(&self) -> Outcome<bool> {
+        Ok(self.is_regular()?)
     }
 }

@@ -92,6 +92,9 @@ pub(crate) trait OpenInode {
 pub(crate) trait Sink: OpenInode {
     fn write_at(&self, data: &[u8], offset: u64) -> Outcome;
     fn set_len(&self, len: u64) -> Outcome;
+    /// Returns whether bytes that are not written are zeros. A pipe puts no offset between two
+    /// writes, and a device keeps what it held.
+    fn keeps_holes(&self) -> Outcome<bool>;
 }
 
 /// Returns the choice of an option that follows links.

@@ -291,4 +291,8 @@ impl Sink for lanefs::File {
     fn set_len(&self, len: u64) -> Outcome {
         Ok(lanefs::File::set_len(self, len)?)
     }
+
+    fn keeps_holes(&self) -> Outcome<bool> {
+        Ok(true)
+    }
 }
