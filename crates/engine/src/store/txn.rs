@@ -104,7 +104,7 @@ impl<'f> Txn<'f> {
     }
 
     /// Notes that the volume is consistent with all changes so far.
-    pub(crate) fn consistent(&self) {
+    fn consistent(&self) {
         self.changes.set(Mark::default());
     }
 

@@ -548,7 +548,10 @@ mod tests {
         plan.claim = None;
         let rest: Vec<_> = std::iter::from_fn(|| alloc::reserve(&node.fs, 0, u32::MAX).ok()).collect();
         let mut written = false;
-        let mapped = plan.carry_out(0, || Ok(written = true));
+        let mapped = plan.carry_out(0, || {
+            written = true;
+            Ok(())
+        });
         assert!(matches!(mapped, Err(Error::NoSpace)), "{mapped:?}");
         assert_eq!(written, maps_some);
         drop(rest);

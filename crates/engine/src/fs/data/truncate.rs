@@ -162,11 +162,7 @@ impl CachedInode {
                 let step =
                     prepared.update_map(txn, |txn, inode| map::remove(txn, inode, first..MAX_BLOCKS))?;
                 match step {
-                    Progress::Done => {
-                        // Of an orphan: recovery, or the next truncation, does what `then` cannot.
-                        txn.consistent();
-                        return then(txn);
-                    }
+                    Progress::Done => return then(txn),
                     Progress::More => txn.restart(needed)?,
                     Progress::Stopped(e) => return txn.stop(e),
                 }

@@ -17,7 +17,7 @@ use super::content::Content;
 use super::plan::WritePlan;
 use crate::error::{Error, Result};
 use crate::fs::Fs;
-use crate::fs::file::cache::{Background, FileCache, Item, Pressure, WriteOutJob, WritebackBatch};
+use crate::fs::file::cache::{Background, FileCache, Item, Pressure, WritebackBatch};
 use crate::fs::inode::CachedInode;
 use lanefs_device::release_free_memory;
 use lanefs_sync::time::Instant;
@@ -211,15 +211,18 @@ impl Fs {
     /// evicts inodes that are not in use. Returns how long to sleep; `None`: until there is
     /// something dirty.
     pub(crate) fn background_round(&self, jobs: &mut Background) -> Option<Duration> {
-        let mut in_vain = 0;
         while let Some(job) =
             jobs.next(&self.pages, Instant::now()).filter(|_| !self.flusher.is_wanted_back())
         {
-            in_vain = if self.write_out(job) { 0 } else { in_vain + 1 };
-            // A file that cannot be written, or is being deleted, keeps no other from its turn.
-            if in_vain > 0 && in_vain >= self.pages.dirty_files().len() {
+            let Some(node) = self.known_inode(job.file.ino()) else { break };
+            let Some(content) = node.content_if_used() else { break };
+            let Some(pages) = content.file.pages_if_used() else { break };
+            let _alone = content.hold_writeback();
+            if let Err(e) = content.write_some(pages, job.blocks, job.max, false) {
+                content.note_lost(&e);
                 break;
             }
+            pages.give_pages_behind();
         }
         if self.times_are_due() {
             // If this fails, the next sync reports the journal's error.
@@ -234,20 +237,6 @@ impl Fs {
             self.pages.empty();
         }
         self.rest()
-    }
-
-    /// Writes out a part of a file. Returns whether it could.
-    fn write_out(&self, job: WriteOutJob) -> bool {
-        let Some(node) = self.known_inode(job.file.ino()) else { return false };
-        let Some(content) = node.content_if_used() else { return false };
-        let Some(pages) = content.file.pages_if_used() else { return false };
-        let _alone = content.hold_writeback();
-        if let Err(e) = content.write_some(pages, job.blocks, job.max, false) {
-            content.note_lost(&e);
-            return false;
-        }
-        pages.give_pages_behind();
-        true
     }
 
     /// Returns whether dirty pages are written out at a certain age. Without a commit timer they

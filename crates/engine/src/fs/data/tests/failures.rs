@@ -1,7 +1,6 @@
 //! Files that cannot be written out, beside files that can.
 
 use super::*;
-use crate::fs::file::cache::Background;
 use crate::fs::namei::{NewAttr, NewKind};
 use lanefs_device::{MemDevice, Op};
 use lanefs_sim::FailingDevice;
@@ -68,21 +67,6 @@ fn a_writer_is_not_told_of_another_file() {
     assert_eq!(room, [2; 10]);
     drop((a, b));
     fs.close().unwrap();
-}
-
-/// Neither does a file that fails end the round of the flusher, unless all that are dirty fail.
-#[test]
-fn one_file_that_fails_does_not_keep_others_from_being_written_out() {
-    let (device, _, fs, [a, b]) = volume(OpenOptions::new());
-    [&a, &b].into_iter().for_each(|node| buffered::write(node, 0, &[1; 4096]).unwrap());
-    let mut jobs = Background::new(Some(Duration::ZERO));
-    device.fail_from(Op::Write, 1, 5);
-    fs.background_round(&mut jobs);
-    assert_eq!(fs.pages.dirty_files().len(), 2);
-    device.heal();
-    device.fail_once(Op::Write, 1, 5);
-    fs.background_round(&mut jobs);
-    assert_eq!(fs.pages.dirty_files().len(), 0);
 }
 
 /// Pages that could not be written out keep their claim, so no other file is given their space.

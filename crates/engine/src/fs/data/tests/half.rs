@@ -172,33 +172,6 @@ fn a_count_of_blocks_at_its_bound_stops_no_other_file() {
     volume.close().unwrap();
 }
 
-/// The list of orphans is chained through inodes: to take one off, its neighbour is read.
-#[test]
-fn a_truncation_whose_neighbour_on_the_orphan_list_cannot_be_read_goes_on_later() {
-    let image = Image::new("64M", &["-t", "ext4", "-b", "1024", "-N", "8192", "-O", "^orphan_file"]);
-    let (ino, leaves) = of_three_leaves(&image);
-    let names = ["1", "2", "3", "4", "b"];
-    let other = names.map(|name| image.file(name))[4];
-    let device = BadBlock::of(&image);
-    let fs = small(&device);
-    let (node, removed) = (fs.inode(ino).unwrap(), fs.inode(other).unwrap());
-    device.arm(leaves[2]);
-    assert!(node.content().truncate(0).is_err());
-    fs.root().unwrap().unlink(b"b").unwrap();
-    evict(&fs);
-    device.arm(table_block(&image, other));
-    assert!(node.content().truncate(0).is_err());
-    assert_eq!(device.failures.load(Ordering::SeqCst), 2, "the block was still cached");
-    assert!(!fs.journal.has_ended());
-    node.content().truncate(0).unwrap();
-    assert!(!fs.orphans.is_empty());
-    drop((node, removed));
-    assert!(fs.orphans.is_empty());
-    fs.close().unwrap();
-    std::fs::write(image.path(), device.inner.to_bytes()).unwrap();
-    image.close(image.open());
-}
-
 /// The smallest journal, and so the fewest credits; blocks of 1 KiB hold the fewest revokes.
 const SMALL: &[&str] = &["-t", "ext4", "-b", "1024", "-J", "size=1", "-N", "64"];
 

@@ -372,7 +372,7 @@ impl File {
 fn a_damaged_leaf_is_in_the_way_of_nothing_beside_it() {
     let (mut file, [first, second]) = two_leaves();
     file.flip(first);
-    file.remove(14..MAX_BLOCKS, 0).unwrap();
+    file.remove(14..MAX_BLOCKS, 100).unwrap();
     assert!(!file.mem.nodes.contains_key(&second));
     let mark = file.mem.mark();
     assert!(matches!(file.with(100, |t| t.remove(0..14)), Ok(Progress::Stopped(_))));
@@ -394,7 +394,7 @@ fn a_leaf_that_is_free_already_keeps_its_data() {
     let (mut file, [first, _]) = two_leaves();
     file.remove(4..14, 0).unwrap();
     file.mem.used.remove(&first);
-    file.remove(14..MAX_BLOCKS, 0).unwrap();
+    file.remove(14..MAX_BLOCKS, 100).unwrap();
     file.mem.used.insert(first);
     file.check();
 }
