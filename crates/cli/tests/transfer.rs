@@ -211,6 +211,26 @@ fn an_ordinary_user_needs_no_right() {
     assert_eq!(fs::metadata(bench.at("o/u/su")).unwrap().permissions().mode() & 0o7777, 0o755);
 }
 
+/// A signal leaves the folder as it was, also where its owner had to let himself in.
+#[test]
+fn a_signal_sets_back_the_modes_of_a_folder() {
+    let bench = Bench::new("mkdir -p t/in; for n in $(seq 3000); do echo $n > t/in/$n; done");
+    bench.sh("chown -R nobody:nogroup t v.img; chmod 0300 t/in");
+    lanefs_tests::copy_program(env!("CARGO_BIN_EXE_lanefs"), bench.at("lanefs"));
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "nobody", "--regid", "nogroup", "--clear-groups", "./lanefs"]);
+    let mut child = command.args(["import", "t", "v.img:/"]).current_dir(bench.dir.path()).spawn().unwrap();
+    let mode = |name: &str| fs::metadata(bench.at(name)).unwrap().permissions().mode() & 0o7777;
+    while mode("t/in") == 0o300 {
+        assert!(child.try_wait().unwrap().is_none(), "it ended");
+        std::thread::yield_now();
+    }
+    bench.sh(&format!("kill -INT {}", child.id()));
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(mode("t/in"), 0o300);
+    e2fsck_clean(bench.at("v.img"));
+}
+
 #[test]
 fn owners_are_mapped_or_set() {
     let bench = Bench::new(

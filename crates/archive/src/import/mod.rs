@@ -226,24 +226,41 @@ pub(crate) fn write(
 struct Reading {
     thread: JoinHandle<()>,
     items: Inlet,
+    is_folder: bool,
 }
 
 impl Reading {
     /// Begins to read.
     fn of(source: Source, wanted: Wanted, options: &ImportOptions) -> Result<Self, Error> {
         let (mut out, items) = pipe();
-        let (name, max_size) = (source.name.clone(), options.max_size);
+        let (name, max_size, is_folder) = (source.name.clone(), options.max_size, source.is_folder());
         let thread = std::thread::Builder::new().name("import".into());
         match thread.spawn(move || source.send(wanted, max_size, &mut out)) {
-            Ok(thread) => Ok(Self { thread, items }),
+            Ok(thread) => Ok(Self { thread, items, is_folder }),
             Err(e) => Err(Error::new(Action::Read, Place::Host(name), e)),
         }
     }
 
     /// Has `fill` take what comes.
-    fn fill<'a>(mut self, mut fill: Fill<'a>) -> Result<Fill<'a>, Error> {
+    fn fill<'a>(self, fill: Fill<'a>) -> Result<Fill<'a>, Error> {
+        let filled = Self::take(self.items, fill);
+        // The end of the pipe is closed. A thread that reads a folder ends soon, and sets back the
+        // modes that it had to change; another may wait for a stream without end.
+        if filled.is_err() && !self.is_folder {
+            return filled;
+        }
+        let joined = self.thread.join();
+        let fill = filled?;
+        match joined {
+            Ok(()) => Ok(fill),
+            Err(_) => Err(Error::new(Action::Import, fill.place(), Cause::ReaderDied)),
+        }
+    }
+
+    /// Has `fill` take what comes, to its end.
+    fn take<'a>(mut items: Inlet, mut fill: Fill<'a>) -> Result<Fill<'a>, Error> {
         loop {
-            let batch = match self.items.recv_timeout(WAITING) {
+            let batch = match items.recv_timeout(WAITING) {
                 Ok(batch) => batch,
                 Err(RecvTimeoutError::Timeout) => {
                     fill.tell(Event::Waiting)?;
@@ -263,10 +280,6 @@ impl Reading {
                 }
             }
         }
-        // Its end of the pipe is closed: it has ended, or died.
-        match self.thread.join() {
-            Ok(()) => Ok(fill),
-            Err(_) => Err(Error::new(Action::Import, fill.place(), Cause::ReaderDied)),
-        }
+        Ok(fill)
     }
 }

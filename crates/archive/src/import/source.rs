@@ -202,6 +202,15 @@ impl Source {
         self.size
     }
 
+    /// Returns whether it is a folder.
+    pub(crate) fn is_folder(&self) -> bool {
+        #[cfg(target_os = "linux")]
+        if matches!(self.origin, Origin::Folder(_)) {
+            return true;
+        }
+        false
+    }
+
     /// Refuses a new file at `target` that would replace what is read, or be read itself.
     pub(crate) fn refuse_target(&self, target: &Path) -> Result<(), Cause> {
         #[cfg(target_os = "linux")]

@@ -2,7 +2,7 @@
 //! of a volume.
 
 use super::source::SourceArgs;
-use super::transfer::{TransferReporter, failure};
+use super::transfer::{TransferReporter, asked, failure};
 use crate::failure::{Failure, Res};
 use crate::location::Location;
 use crate::output::Out;
@@ -12,6 +12,7 @@ use crate::volumes;
 use lanefs_archive::import;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Fill a directory of a volume with the contents of a folder, a tar archive or an image
@@ -56,12 +57,16 @@ impl Args {
         let options = self.from.options()?;
         // All or nothing is asked for, and a timer would commit at other places each time.
         let volume = volumes::open_with(&name, true, |o| o.commit_interval(Duration::ZERO))?;
-        let mut reporter = TransferReporter::new("importing", &name, source.size());
+        let asked = asked()?;
+        let mut reporter = TransferReporter::new("importing", &name, source.size()).until(&asked);
         if let ([folder], false, None) = (sources, source.is_image(), source.size()) {
             reporter.measure(PathBuf::from(folder));
         }
         let ran = import(source, &volume, &path, &options, |event| reporter.hear(event));
-        let ran = ran.map_err(|e| failure(&name, &e));
+        let ran = ran.map_err(|e| match e.is_cancelled() {
+            true => Failure::Silent(asked.load(Ordering::Relaxed) as u8),
+            false => failure(&name, &e),
+        });
         let noted = reporter.finish();
         let reporter = self.stats.print(&volume, name.as_encoded_bytes());
         // Also after a failure: the members that were imported are complete.
