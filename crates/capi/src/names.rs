@@ -162,8 +162,8 @@ pub unsafe extern "C" fn lanefs_readlink(
 /// Makes a device file, fifo, socket or empty file, by the type in `mode` (S_IFMT; 0 is a file).
 /// `dev` is makedev(3) of a device file's numbers.
 ///
-/// Errors: EEXIST, ENOENT, ENOTDIR, EINVAL (another type), ENOSPC, ENAMETOOLONG, EPERM, EROFS,
-/// EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+/// Errors: EEXIST, ENOENT, ENOTDIR, EINVAL (another type, a device number that no inode can hold),
+/// ENOSPC, ENAMETOOLONG, EPERM, EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lanefs_mknod(
     volume: *mut lanefs_volume,

@@ -427,6 +427,31 @@ fn sizes_that_lie_are_told_of() {
     }
 }
 
+/// A device whose number no inode can hold becomes no other device.
+#[test]
+fn numbers_of_devices_are_kept_or_told_of() {
+    let bench = Bench::new();
+    let mut tar = TarStream(Vec::new());
+    for (name, major, minor) in [("last", 0o7777, 0o3777777), ("sda", 4104, 0), ("null", 1, 1_048_579)] {
+        let numbers = |header: &mut [u8; 512]| {
+            header[329..337].copy_from_slice(format!("{major:07o}\0").as_bytes());
+            header[337..345].copy_from_slice(format!("{minor:07o}\0").as_bytes());
+        };
+        tar.header_with(b'4', name, "", 0, numbers).unwrap();
+    }
+    fs::write(bench.at("a.tar"), tar.end().unwrap()).unwrap();
+    mke2fs(bench.at("v.img"), 64 << 20, &["-t", "ext4", "-b", "4096"]);
+    let ran = bench.run(&["import", "a.tar", "v.img:/"]);
+    let said: Vec<&str> = ran.said.lines().collect();
+    assert!(ran.code == 1 && said.len() == 2, "{}", ran.said);
+    assert!(said[0].contains("'v.img:/sda'") && said[1].contains("'v.img:/null'"), "{}", ran.said);
+    assert!(said[0].contains("a device number of more than 12 bits and 20 bits"), "{}", ran.said);
+    let volume = lanefs::Volume::open(bench.at("v.img")).unwrap();
+    let device = volume.metadata("/last").unwrap().device().unwrap();
+    assert_eq!((device.major, device.minor), (4095, 1_048_575));
+    assert!(!volume.exists("/sda").unwrap() && !volume.exists("/null").unwrap());
+}
+
 /// An image comes through a pipe as well, and so does what only looks like one at first.
 #[test]
 fn an_image_comes_through_a_pipe() {

@@ -76,13 +76,19 @@ impl FileType {
 /// The number of a device file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DeviceNumber {
-    /// The driver: 12 bits are kept.
+    /// The driver: 12 bits.
     pub major: u32,
-    /// The device: 20 bits are kept.
+    /// The device: 20 bits.
     pub minor: u32,
 }
 
 impl DeviceNumber {
+    /// Returns whether an inode can hold it.
+    #[must_use]
+    pub fn fits(self) -> bool {
+        self.major <= 0xFFF && self.minor <= 0xF_FFFF
+    }
+
     /// Decodes the first two words of `i_block`: the old form of 8 and 8 bits in the first, or the
     /// new form in the second.
     pub(crate) fn decode(old: u32, new: u32) -> Self {
@@ -92,7 +98,8 @@ impl DeviceNumber {
         Self { major: new >> 8 & 0xFFF, minor: new & 0xFF | new >> 12 & 0xF_FF00 }
     }
 
-    /// Encodes the first two words of `i_block`, in the old form where the number fits.
+    /// Encodes the first two words of `i_block`, in the old form where the number fits that. Bits
+    /// that no inode can hold are lost.
     pub(crate) fn encode(self) -> (u32, u32) {
         let (major, minor) = (self.major & 0xFFF, self.minor & 0xF_FFFF);
         if major < 256 && minor < 256 {

@@ -289,6 +289,8 @@ static void names(void)
     FAILS(EINVAL, lanefs_open(vol, "/pipe", O_RDONLY, 0));
     FAILS(EINVAL, lanefs_mknod(vol, "/dir", S_IFDIR | 0755, 0));
     FAILS(EINVAL, lanefs_mknod(vol, "/odd", S_IFMT | 0755, 0));
+    /* It would become 8:0. */
+    FAILS(EINVAL, lanefs_mknod(vol, "/sda", S_IFBLK | 0600, makedev(4104, 0)));
     FAILS(EEXIST, lanefs_mknod(vol, "/pipe", S_IFIFO, 0));
     FAILS(EFAULT, lanefs_mknod(vol, NULL, S_IFIFO, 0));
     FAILS(EBADF, lanefs_mknod(no_volume, "/p", S_IFIFO, 0));

@@ -246,7 +246,8 @@ impl<'d> At<'d> {
     /// does for paths from the root.
     ///
     /// # Errors
-    /// [`Error::Exists`], [`Error::NoSpace`]; [`Error::Invalid`] for another type.
+    /// [`Error::Exists`], [`Error::NoSpace`]; [`Error::Invalid`] for another type, or a
+    /// device number that no inode can hold.
     pub fn mknod(
         self,
         path: impl AsRef<Path>,

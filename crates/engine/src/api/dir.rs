@@ -164,7 +164,8 @@ impl Dir {
     /// Makes a device file, fifo or socket.
     ///
     /// # Errors
-    /// As [`create_file`](Self::create_file); [`Error::Invalid`] for another type.
+    /// As [`create_file`](Self::create_file); [`Error::Invalid`] for another type, or a
+    /// device number that no inode can hold.
     pub fn mknod(
         &self,
         name: impl AsRef<OsStr>,
@@ -302,6 +303,9 @@ pub(super) fn special(
 ) -> Result<InodeRef> {
     let kind = match file_type {
         FileType::Regular => NewKind::File,
+        FileType::CharDevice | FileType::BlockDevice if !device.fits() => {
+            return Err(Error::Invalid("a device number of more than 12 bits and 20 bits"));
+        }
         FileType::Fifo | FileType::Socket | FileType::CharDevice | FileType::BlockDevice => {
             NewKind::Special { file_type, device }
         }

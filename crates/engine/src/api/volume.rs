@@ -407,7 +407,8 @@ impl Volume {
     /// Makes a device file, fifo, socket or empty file.
     ///
     /// # Errors
-    /// [`Error::Exists`], [`Error::NoSpace`]; [`Error::Invalid`] for another type.
+    /// [`Error::Exists`], [`Error::NoSpace`]; [`Error::Invalid`] for another type, or a
+    /// device number that no inode can hold.
     pub fn mknod(
         &self,
         path: impl AsRef<Path>,
