@@ -2,6 +2,7 @@
 //! e2fsck.
 
 use crate::support::{Image, feed, field};
+use lanefs_tests::LoopMount;
 use std::fs;
 
 #[test]
@@ -119,6 +120,51 @@ fn mv_renames_replaces_and_exchanges() {
     assert_eq!(v.ok(["ls", "-a", "v.img:/"]), ".\n..\nback\nlost+found\n");
     assert!(!v.beside("host").exists());
     v.fsck();
+}
+
+/// What mv(1) does with two names of one file, a directory in the way, and two sources of one name.
+#[test]
+fn mv_loses_nothing() {
+    let v = Image::new();
+    fs::write(v.beside("f"), "text").expect("write");
+    v.ok(["cp", "f", "v.img:/a"]);
+    v.ok(["ln", "v.img:/a", "v.img:/b"]);
+    v.fails(["mv", "v.img:/a", "v.img:/./a"], 1, "lanefs: 'v.img:/a' and 'v.img:/./a' are the same file");
+    assert_eq!(v.ok(["mv", "-v", "v.img:/a", "v.img:/b"]), "renamed 'v.img:/a' -> 'v.img:/b'\n");
+    assert_eq!(v.ok(["ls", "v.img:/"]), "b\nlost+found\n");
+    v.ok(["mkdir", "-p", "v.img:/d", "v.img:/x/d", "v.img:/y", "v.img:/z", "v.img:/all"]);
+    v.ok(["mkfs", "-q", "--size", "16M", "w.img"]);
+    v.ok(["mkdir", "-p", "w.img:/x/d/full", "w.img:/e/d"]);
+    v.fails(
+        ["mv", "v.img:/d", "w.img:/x"],
+        1,
+        "lanefs: cannot move 'v.img:/d' to 'w.img:/x/d': Directory not empty",
+    );
+    v.ok(["mv", "v.img:/d", "w.img:/e"]);
+    for dir in ["y", "z"] {
+        v.ok(["cp", "f", &format!("v.img:/{dir}/f")]);
+    }
+    let just = "lanefs: will not overwrite just-created 'v.img:/all/f' with 'v.img:/z/f'";
+    v.fails(["mv", "v.img:/y/f", "v.img:/z/f", "v.img:/all"], 1, just);
+    v.fails(["cp", "v.img:/all/f", "v.img:/z/f", "v.img:/y"], 1, &just.replace("/all/", "/y/"));
+    assert_eq!(v.ok(["cat", "v.img:/all/f", "v.img:/z/f", "v.img:/b"]), "texttexttext");
+    v.fsck();
+}
+
+/// A file that is moved to the host is on its disk before the volume loses it: a copy of the disk,
+/// taken at once, has it.
+#[test]
+fn mv_to_the_host_is_durable() {
+    let v = Image::new();
+    fs::write(v.beside("f"), "text").expect("write");
+    v.ok(["cp", "f", "v.img:/f"]);
+    v.ok(["mkfs", "-q", "--size", "16M", "host.img"]);
+    let mount = LoopMount::new(v.beside("host.img"), "");
+    v.ok(["mv", "v.img:/f", mount.path().to_str().expect("a path in UTF-8")]);
+    fs::copy(v.beside("host.img"), v.beside("lost-power.img")).expect("copy");
+    v.ok(["recover", "lost-power.img"]);
+    assert_eq!(v.ok(["cat", "lost-power.img:/f"]), "text");
+    assert_eq!(v.ok(["ls", "v.img:/"]), "lost+found\n");
 }
 
 #[test]

@@ -11,10 +11,12 @@ use crate::volumes::{Spot, Volumes, refuse_forgotten_slash};
 use lanefs::AtSymlink;
 use lanefs_archive::Overwrite;
 use lanefs_archive::content::{self, Content};
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Copy files and directories; each side is in a volume or on the host
 #[derive(Debug, clap::Args)]
@@ -83,7 +85,8 @@ impl Args {
                 Location::Stdio => from_stdin(&target, &mut copier),
                 location => volumes.spot(location, false).and_then(|src| {
                     let dst = target.for_source(&src, source);
-                    copier.copy(&src, &dst)
+                    let mut copy = || copier.copy(&src, &dst);
+                    if self.no_clobber { copy() } else { target.make(&src, &dst, copy) }
                 }),
             };
             noted.note(copied)?;
@@ -161,6 +164,8 @@ pub(super) struct Target {
     pub(super) is_dir: bool,
     /// As the user wrote it.
     written: OsString,
+    /// What this command has put there.
+    made: RefCell<HashSet<PathBuf>>,
 }
 
 impl Target {
@@ -175,7 +180,7 @@ impl Target {
                 crate::failure::Cause::text("Not a directory"),
             ));
         }
-        Ok(Self { spot, is_dir, written: written.into() })
+        Ok(Self { spot, is_dir, written: written.into(), made: RefCell::default() })
     }
 
     /// Checks that the target of several sources is a directory.
@@ -186,6 +191,19 @@ impl Target {
                 quoted(self.written.as_bytes())
             )));
         }
+        Ok(())
+    }
+
+    /// Has `make` put `src` at `dst`. Refuses to overwrite what an earlier source has become;
+    /// directories are joined.
+    pub(super) fn make(&self, src: &Spot, dst: &Spot, make: impl FnOnce() -> Res) -> Res {
+        let there = || dst.side.metadata(&dst.path, AtSymlink::NoFollow);
+        if self.made.borrow().contains(&dst.path) && there().is_ok_and(|there| !there.is_dir()) {
+            let (src, dst) = (quoted(src.shown()), quoted(dst.shown()));
+            return Err(Failure::new(format!("will not overwrite just-created {dst} with {src}")));
+        }
+        make()?;
+        self.made.borrow_mut().insert(dst.path.clone());
         Ok(())
     }
 

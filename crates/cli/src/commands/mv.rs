@@ -53,7 +53,9 @@ impl Args {
         target.check(self.sources.len())?;
         volumes.for_each(&self.sources, |volumes, source| {
             let src = volumes.spot(Location::parse(source), true)?;
-            self.one(&src, &target.for_source(&src, source), out)
+            let dst = target.for_source(&src, source);
+            let mut rename = || self.one(&src, &dst, out);
+            if self.no_clobber { rename() } else { target.make(&src, &dst, rename) }
         })
     }
 
@@ -68,17 +70,24 @@ impl Args {
             src.side.exchange(&src.path, &dst.path).map_err(failed)?;
         } else {
             let meta = src.side.metadata(&src.path, AtSymlink::NoFollow).or_cannot("stat", src.shown())?;
-            if let Ok(there) = dst.side.metadata(&dst.path, AtSymlink::NoFollow) {
-                if self.no_clobber {
-                    return Ok(());
-                }
-                if same_place && (there.device, there.ino) == (meta.device, meta.ino) && src.path == dst.path
-                {
-                    return Err(Failure::new(format!("{src_shown} and {dst_shown} are the same file")));
-                }
+            let there = dst.side.metadata(&dst.path, AtSymlink::NoFollow).ok();
+            if self.no_clobber && there.is_some() {
+                return Ok(());
             }
-            let renamed =
-                if same_place { src.side.rename(&src.path, &dst.path) } else { Err(Errno::XDEV.into()) };
+            let same_file = same_place && there.as_ref().is_some_and(|there| there.id() == meta.id());
+            if same_file && (meta.is_dir() || meta.nlink == 1 || src.is_same_name(dst)) {
+                return Err(Failure::new(format!("{src_shown} and {dst_shown} are the same file")));
+            }
+            let is_full = || dst.side.read_dir(&dst.path).is_ok_and(|names| !names.is_empty());
+            let renamed = match same_place {
+                // A rename changes nothing between two names of one file.
+                true if same_file => src.side.remove_file(&src.path),
+                true => src.side.rename(&src.path, &dst.path),
+                false if meta.is_dir() && there.as_ref().is_some_and(|there| there.is_dir()) && is_full() => {
+                    Err(Errno::NOTEMPTY.into())
+                }
+                false => Err(Errno::XDEV.into()),
+            };
             match renamed {
                 Err(e) if e.is(Errno::XDEV) => copy_and_remove(src, dst, out)?,
                 Err(e) if e.is(Errno::INVAL) && meta.is_dir() && dst.path.starts_with(&src.path) => {

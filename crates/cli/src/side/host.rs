@@ -273,7 +273,18 @@ impl Side for HostSide {
     }
 
     fn sync(&self) -> Outcome {
-        Ok(())
+        // What was copied is in one file system.
+        let named = self.named.canonicalize()?;
+        let dir = named.parent().filter(|_| !named.is_dir()).unwrap_or(&named);
+        match fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(dir) => Ok(fs::syncfs(dir)?),
+            // A directory that may be written and not read.
+            Err(Errno::ACCESS) => {
+                fs::sync();
+                Ok(())
+            }
+            Err(e) => Err(e.into()),
+        }
     }
 }
 
