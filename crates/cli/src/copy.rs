@@ -215,11 +215,23 @@ impl<'a> Copier<'a> {
     /// Looks at what has the name of a copy, and removes what cannot stay.
     fn clear_way(&self, pair: &Pair<'_>) -> Res<Way> {
         let meta = pair.meta;
-        let there = match pair.to.metadata(pair.dst, AtSymlink::NoFollow) {
+        let mut there = match pair.to.metadata(pair.dst, AtSymlink::NoFollow) {
             Ok(there) => there,
             Err(e) if e.is(Errno::NOENT) => return Ok(Way::Free),
             Err(e) => return Err(Failure::cannot("create", pair.dst_name(), e)),
         };
+        let on_host = pair.to.place().is_none();
+        let linked = self.options.archive && meta.nlink > 1;
+        // As cp does: what a link that the user named leads to is written to.
+        if !on_host && pair.named && there.is_symlink() && meta.is_file() && !linked {
+            there = match pair.to.metadata(pair.dst, AtSymlink::Follow) {
+                Err(e) if e.is(Errno::NOENT) => {
+                    let text = format!("not writing through dangling symbolic link {}", pair.dst_shown());
+                    return Err(Failure::new(text));
+                }
+                led => led.or_cannot("create", pair.dst_name())?,
+            };
+        }
         if pair.from.place() == pair.to.place() && (there.device, there.ino) == (meta.device, meta.ino) {
             let text = format!("{} and {} are the same file", pair.src_shown(), pair.dst_shown());
             return Err(Failure::new(text));
@@ -231,9 +243,7 @@ impl<'a> Copier<'a> {
         if self.keeps(Some(&there)) {
             return Ok(Way::Keep);
         }
-        let on_host = pair.to.place().is_none();
-        let linked = self.options.archive && meta.nlink > 1;
-        // As cp does: a link, a device or a pipe of the host that the user named is written to.
+        // So is a link, a device or a pipe of the host.
         let written_to = there.is_file() || pair.named && on_host;
         if !meta.is_file() || !written_to || linked {
             pair.to.displace(pair.dst).or_cannot("create", pair.dst_name())?;

@@ -276,6 +276,31 @@ fn attributes_are_of_what_a_named_link_leads_to() {
     assert_eq!(v.ok(["stat", "-c", "%a", "v.img:/d", "v.img:/link"]), "700\n777\n");
 }
 
+/// As cp(1) does: a named link stays, and what it leads to is written to.
+#[test]
+fn a_link_of_a_volume_that_is_named_is_written_through() {
+    let v = Image::new();
+    fs::write(v.beside("f"), "new").expect("write");
+    for (target, link) in [("file", "link"), ("none", "dangling"), ("lost+found", "dir"), ("loop", "loop")] {
+        v.ok(["ln", "-s", target, &format!("v.img:/{link}")]);
+    }
+    let out = feed(&mut v.lanefs(["cp", "-", "v.img:/file"]), b"something longer");
+    assert!(out.status.success(), "{out:?}");
+    let same = "lanefs: 'v.img:/file' and 'v.img:/link' are the same file";
+    v.fails(["cp", "v.img:/file", "v.img:/link"], 1, same);
+    assert_eq!(v.ok(["cat", "v.img:/file"]), "something longer");
+    v.ok(["cp", "f", "v.img:/link"]);
+    assert_eq!(v.ok(["cat", "v.img:/file"]), "new");
+    assert_eq!(v.ok(["readlink", "v.img:/link"]), "file\n");
+    let dangling = "lanefs: not writing through dangling symbolic link 'v.img:/dangling'";
+    v.fails(["cp", "f", "v.img:/dangling"], 1, dangling);
+    let dir = "lanefs: cannot overwrite directory 'v.img:/dir' with non-directory";
+    v.fails(["cp", "-T", "f", "v.img:/dir"], 1, dir);
+    let endless = "lanefs: cannot create 'v.img:/loop': Too many levels of symbolic links";
+    v.fails(["cp", "f", "v.img:/loop"], 1, endless);
+    v.fsck();
+}
+
 /// The second name of a file whose first copy failed is no link to a part of it.
 #[test]
 fn a_copy_that_failed_is_linked_to_by_none() {
