@@ -53,6 +53,20 @@ fn cp_follows_no_link_below_its_target() {
     assert_eq!(fs::read_to_string(v.beside("o3/old")).unwrap(), "new");
 }
 
+/// As cp(1): a file of the host that this user may not write to is overwritten only with --force.
+#[test]
+fn a_file_that_is_read_only_stays() {
+    lanefs_tests::require_root();
+    let v = volume_and_outside();
+    lanefs_tests::copy_program(env!("CARGO_BIN_EXE_lanefs"), v.beside("lanefs"));
+    let script = r#"mkdir -p out/t; echo mine > out/t/file; chmod 444 out/t/file; chown -R nobody out v.img; chmod 755 .
+        as() { setpriv --reuid nobody --regid nogroup --clear-groups ./lanefs "$@"; }
+        if said=$(as cp -r v.img:/t out 2>&1); then exit 1; fi
+        test "$said" = "lanefs: cannot create 'out/t/file': Permission denied"; test "$(cat out/t/file)" = mine
+        as cp -r --force v.img:/t out; test "$(cat out/t/file)" = new"#;
+    succeed(tool("bash").args(["-euc", script]).current_dir(v.beside("")));
+}
+
 #[test]
 fn a_device_that_is_named_is_written_to() {
     lanefs_tests::require_root();

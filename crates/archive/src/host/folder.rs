@@ -130,23 +130,28 @@ impl Folder {
 
     /// Makes a file as [`create`](Self::create) does, but an existing regular file with one name
     /// stays the same inode, and is emptied. Without `keep` that holds only for a file of this
-    /// user.
+    /// user, and one that this user may not write to is replaced, as it is with
+    /// [`Overwrite::All`].
     ///
     /// # Errors
     /// [`Error::Protected`]: the entry may not be overwritten. The errors of openat(2),
     /// ftruncate(2) and unlinkat(2).
     pub fn create_or_empty(&self, name: &CStr, mode: u32, keep: bool) -> Result<Object> {
         let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        if let Ok(fd) = fs::openat(&self.object, name, flags, Mode::empty()) {
-            let object = Object::open(fd);
-            let stat = object.stat()?;
-            let one_name =
-                FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_nlink == 1;
-            if one_name && (keep || object.is_ours_alone()?) {
-                guard::check(&object, self.overwrite)?;
-                object.empty()?;
-                return Ok(object);
+        match fs::openat(&self.object, name, flags, Mode::empty()) {
+            Ok(fd) => {
+                let object = Object::open(fd);
+                let one_name = object.is_regular()? && object.stat()?.st_nlink == 1;
+                if one_name && (keep || object.is_ours_alone()?) {
+                    guard::check(&object, self.overwrite)?;
+                    object.empty()?;
+                    return Ok(object);
+                }
             }
+            Err(Errno::ACCESS) if keep && self.overwrite == Overwrite::NoVolumes => {
+                return Err(Errno::ACCESS.into());
+            }
+            Err(_) => {}
         }
         self.create(name, mode)
     }
