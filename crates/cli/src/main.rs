@@ -30,6 +30,7 @@ mod watch;
 
 use clap::Parser;
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -67,9 +68,14 @@ fn start<A: Parser>(run: impl FnOnce(A) -> failure::Res) -> ExitCode {
     let args = match A::try_parse_from(commands::find::with_two_hyphens(std::env::args_os())) {
         Ok(args) => args,
         Err(e) => {
-            // A reader of --help that went away is no failure.
-            let _ = e.print();
-            return ExitCode::from(if e.use_stderr() { usage_code() } else { 0 });
+            return match e.print() {
+                _ if e.use_stderr() => ExitCode::from(usage_code()),
+                // A reader of --help that went away is no failure.
+                Err(e) if e.kind() != ErrorKind::BrokenPipe => {
+                    ExitCode::from(failure::Failure::from(e).report())
+                }
+                _ => ExitCode::SUCCESS,
+            };
         }
     };
     match run(args) {

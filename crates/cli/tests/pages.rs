@@ -48,6 +48,19 @@ fn help_of_a_command() {
     assert!(!run(&["help", "nothing"]).status.success());
 }
 
+/// As of the coreutils: what could not be written is a failure.
+#[test]
+fn help_that_cannot_be_written_is_a_failure() {
+    for option in ["--help", "--version"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lanefs"));
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
+        let out = command.arg(option).stdout(full).output().expect("lanefs");
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{option}: {said}");
+        assert_eq!(said, "lanefs: cannot write to standard output: No space left on device\n");
+    }
+}
+
 /// Every page has the sections of a command, and what it refers to is there or of another program.
 #[test]
 fn sections_and_references_of_all_pages() {
