@@ -500,8 +500,8 @@ ssize_t lanefs_readlink(struct lanefs_volume *volume, const char *path, char *bu
 // Makes a device file, fifo, socket or empty file, by the type in `mode` (S_IFMT; 0 is a file).
 // `dev` is makedev(3) of a device file's numbers.
 //
-// Errors: EEXIST, ENOENT, ENOTDIR, EINVAL (another type), ENOSPC, ENAMETOOLONG, EPERM, EROFS,
-// EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+// Errors: EEXIST, ENOENT, ENOTDIR, EINVAL (another type, a device number that no inode can hold),
+// ENOSPC, ENAMETOOLONG, EPERM, EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 int lanefs_mknod(struct lanefs_volume *volume, const char *path, mode_t mode, dev_t dev);
 
 // Opens a regular file. Paths begin at the volume's root, with or without a slash.
@@ -533,9 +533,11 @@ const char *lanefs_version(void);
 // Opens a volume for reading and writing, recovers it if it was not closed, and locks it against
 // other openers of all processes.
 //
-// `name` is the path of a file or of a block device, or `pmem:FILE`, the same mapped. `options` is
-// a list of words as mount(8) takes them, with commas between: `ro`, `noload`, `commit=30`,
-// `dioread_lock`, `nodelalloc`, `locking=range`, `cache=64M`, ...: docs/c-library.md has them all.
+// `name` is the path of a file or of a block device, a partition in one (`disk.raw@2`),
+// `pmem:FILE`, the same mapped, or an `nbd:`, `rbd:`, `overlay:` or `cached:` URL: docs/images.md
+// and docs/remote.md. `options` is a list of words as mount(8) takes them, with commas between:
+// `ro`, `noload`, `commit=30`, `dioread_lock`, `nodelalloc`, `locking=range`, `cache=64M`, ...:
+// docs/c-library.md has them all.
 // NULL is the same as "".
 //
 // Errors: EINVAL for an option that nobody knows (the message names it), and for what is no

@@ -55,9 +55,11 @@ pub extern "C" fn lanefs_version() -> *const c_char {
 /// Opens a volume for reading and writing, recovers it if it was not closed, and locks it against
 /// other openers of all processes.
 ///
-/// `name` is the path of a file or of a block device, or `pmem:FILE`, the same mapped. `options` is
-/// a list of words as mount(8) takes them, with commas between: `ro`, `noload`, `commit=30`,
-/// `dioread_lock`, `nodelalloc`, `locking=range`, `cache=64M`, ...: docs/c-library.md has them all.
+/// `name` is the path of a file or of a block device, a partition in one (`disk.raw@2`),
+/// `pmem:FILE`, the same mapped, or an `nbd:`, `rbd:`, `overlay:` or `cached:` URL: docs/images.md
+/// and docs/remote.md. `options` is a list of words as mount(8) takes them, with commas between:
+/// `ro`, `noload`, `commit=30`, `dioread_lock`, `nodelalloc`, `locking=range`, `cache=64M`, ...:
+/// docs/c-library.md has them all.
 /// NULL is the same as "".
 ///
 /// Errors: EINVAL for an option that nobody knows (the message names it), and for what is no
