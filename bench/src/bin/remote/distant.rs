@@ -7,6 +7,7 @@ use lanefs_lab::Outcome;
 use lanefs_tests::Served;
 use std::fs::{self, File};
 use std::io::Write;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -175,7 +176,7 @@ impl Bench {
             std::thread::scope(|scope| {
                 let made: Vec<_> =
                     (0..threads).map(|thread| scope.spawn(move || make(dir, thread))).collect();
-                made.into_iter().try_for_each(|made| Ok(made.join().expect("a thread that makes files")?))
+                made.into_iter().try_for_each(|made| Ok(made.join().unwrap_or_else(|p| resume_unwind(p))?))
             })
         })?;
         let what = format!("{case} (1 ms, 2 ms), {threads} threads, against fuse2fs");
