@@ -58,7 +58,7 @@ fn cp_follows_no_link_below_its_target() {
 fn a_file_that_is_read_only_stays() {
     lanefs_tests::require_root();
     let v = volume_and_outside();
-    lanefs_tests::copy_program(env!("CARGO_BIN_EXE_lanefs"), v.beside("lanefs"));
+    lanefs_tests::copy_file(env!("CARGO_BIN_EXE_lanefs"), v.beside("lanefs"));
     let script = r#"mkdir -p out/t; echo mine > out/t/file; chmod 444 out/t/file; chown -R nobody out v.img; chmod 755 .
         as() { setpriv --reuid nobody --regid nogroup --clear-groups ./lanefs "$@"; }
         if said=$(as cp -r v.img:/t out 2>&1); then exit 1; fi

@@ -183,7 +183,7 @@ fn an_ordinary_user_needs_no_right() {
         "chmod 0000 t/zero t/shut/in/one t/shut/in t/shut; chown -R -h nobody:nogroup t; chown nobody v.img; \
          mkdir o; chown nobody o",
     );
-    lanefs_tests::copy_program(env!("CARGO_BIN_EXE_lanefs"), bench.at("lanefs"));
+    lanefs_tests::copy_file(env!("CARGO_BIN_EXE_lanefs"), bench.at("lanefs"));
     let user = |args: &[&str]| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", "nobody", "--regid", "nogroup", "--clear-groups", "./lanefs"]);
@@ -216,7 +216,7 @@ fn an_ordinary_user_needs_no_right() {
 fn a_signal_sets_back_the_modes_of_a_folder() {
     let bench = Bench::new("mkdir -p t/in; for n in $(seq 3000); do echo $n > t/in/$n; done");
     bench.sh("chown -R nobody:nogroup t v.img; chmod 0300 t/in");
-    lanefs_tests::copy_program(env!("CARGO_BIN_EXE_lanefs"), bench.at("lanefs"));
+    lanefs_tests::copy_file(env!("CARGO_BIN_EXE_lanefs"), bench.at("lanefs"));
     let mut command = Command::new("setpriv");
     command.args(["--reuid", "nobody", "--regid", "nogroup", "--clear-groups", "./lanefs"]);
     let mut child = command.args(["import", "t", "v.img:/"]).current_dir(bench.dir.path()).spawn().unwrap();
