@@ -265,7 +265,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
     use std::panic::catch_unwind;
 
-    fn volume() -> (tempfile::TempDir, std::path::PathBuf) {
+    fn volume() -> (TempDir, std::path::PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("volume");
         mke2fs(&path, 8 << 20, &["-t", "ext4", "-L", "judged"]);

@@ -54,11 +54,14 @@ impl Spot {
     }
 }
 
-/// Volumes by the file that they are in, and the part of it that they are: its first byte and its
-/// end.
+/// What tells a volume from all others: its file, and the part of it, from its first byte to its
+/// end; `None` for all of it.
+type VolumeKey = (PathBuf, Option<(u64, u64)>);
+
+/// The volumes that a command has open.
 #[derive(Default)]
 pub(crate) struct Volumes {
-    open: BTreeMap<(PathBuf, Option<(u64, u64)>), Rc<VolumeSide>>,
+    open: BTreeMap<VolumeKey, Rc<VolumeSide>>,
     overwrite: Overwrite,
 }
 

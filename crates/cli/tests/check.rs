@@ -11,7 +11,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -142,7 +142,7 @@ fn a_mounted_volume_is_clean_whenever_it_is_checked() {
     let ended = AtomicBool::new(false);
     let end_after = |rounds: &dyn Fn()| {
         let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(rounds));
-        ended.store(true, Ordering::Relaxed);
+        ended.store(true, Relaxed);
         checked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     };
     std::thread::scope(|scope| {
@@ -153,7 +153,7 @@ fn a_mounted_volume_is_clean_whenever_it_is_checked() {
             let ended = &ended;
             scope.spawn(move || {
                 let mut rng = StdRng::seed_from_u64(thread);
-                while !ended.load(Ordering::Relaxed) {
+                while !ended.load(Relaxed) {
                     let _ = change(&dir, &mut rng);
                     // Two of the threads have each change committed.
                     if thread % 2 == 0 {

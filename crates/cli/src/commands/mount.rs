@@ -40,6 +40,10 @@ const NOT_MOUNTED: u8 = 32;
 /// The signals that end a mount.
 const SIGNALS: [i32; 3] = [SIGTERM, SIGINT, SIGHUP];
 
+/// What a confined server has from before: its broker, and the queues of its requests if they come
+/// by io_uring.
+type Confined = (Arc<Broker>, Option<Queues>);
+
 /// Mount a volume, for all programs to use
 ///
 /// Without -f, the server continues in the background once the volume is mounted. It closes the
@@ -176,8 +180,7 @@ impl Args {
         session.serve(ending).map_err(|e| ended(&name, &e))
     }
 
-    /// Opens the device, confines this process, and opens the volume on the device. Returns the
-    /// broker if the process is confined, and the queues of its requests.
+    /// Opens the device, confines this process, and opens the volume on the device.
     fn open_and_confine(
         &self,
         name: &VolumeName,
@@ -185,7 +188,7 @@ impl Args {
         options: &mut MountOptions,
         inherited: Vec<OwnedFd>,
         null: &File,
-    ) -> Res<(Volume, Option<(Arc<Broker>, Option<Queues>)>)> {
+    ) -> Res<(Volume, Option<Confined>)> {
         if VolumeUrl::reaches_image(name) {
             self.leave_unconfined(options)?;
         }
