@@ -19,6 +19,11 @@ export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
 cargo build --release --manifest-path fuzz/Cargo.toml --target "$host" --target-dir "$target_dir"
 unset RUSTFLAGS
 
+# Targets leave files behind: libFuzzer ends them by exit(3).
+TMPDIR=$(mktemp -d "${TMPDIR:-/tmp}/lanefs-fuzz.XXXXXX")
+export TMPDIR
+trap 'rm -rf "$TMPDIR"' EXIT
+
 if [ $# -gt 0 ]; then
     targets=("$@")
 else

@@ -15,7 +15,8 @@ pub struct FuseUring {
 }
 
 impl FuseUring {
-    /// Sets the switch. Waits for other processes that have set it. `None` on a kernel without.
+    /// Sets the switch. Waits for other processes that have set it. `None` on a kernel without, and
+    /// where /sys cannot be written.
     ///
     /// # Panics
     /// For a user other than root.
@@ -24,7 +25,7 @@ impl FuseUring {
         require_root();
         flock(&alone, FlockOperation::LockExclusive).expect("a lock of the switch");
         let before = fs::read_to_string(FUSE_URING).expect("the switch");
-        fs::write(FUSE_URING, if on { "Y" } else { "N" }).expect("the switch");
+        fs::write(FUSE_URING, if on { "Y" } else { "N" }).ok()?;
         Some(Self { before, _alone: alone })
     }
 }
