@@ -247,18 +247,22 @@ fn a_member_that_is_its_header_alone_has_no_data() {
         let records = records([("path".into(), name.into())]);
         [extended(b'x', &records), header(size, kind)].concat()
     };
-    let kinds = *b"123456";
-    let mut archive: Vec<u8> =
-        kinds.iter().flat_map(|kind| named(&char::from(*kind).to_string(), 512, *kind)).collect();
-    archive.extend([named("old/", 512, 0), named("end", 5, b'0'), b"hello".to_vec()].concat());
-    archive.resize(archive.len().next_multiple_of(RECORD) + 2 * RECORD, 0);
-    let tree = read_all(&archive).expect("an archive");
+    let archive = |old: &[u8]| {
+        let kinds = *b"123456";
+        let mut archive: Vec<u8> =
+            kinds.iter().flat_map(|kind| named(&char::from(*kind).to_string(), 512, *kind)).collect();
+        archive.extend([old, &named("end", 5, b'0'), b"hello"].concat());
+        archive.resize(archive.len().next_multiple_of(RECORD) + 2 * RECORD, 0);
+        archive
+    };
+    // The folder of an old archive: a file to Python, whose size counts, if its name is in a record.
+    let tree = read_all(&archive(&named("old/", 512, 0))).expect("an archive");
     let names: Vec<&str> = tree.keys().map(String::as_str).collect();
     assert_eq!((names.join(" ").as_str(), tree["end"].1.as_slice()), ("1 2 3 4 5 6 end old", &b"hello"[..]));
     let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("a.tar"), &archive).unwrap();
+    fs::write(dir.path().join("a.tar"), archive(b"")).unwrap();
     let theirs = "python3 -c 'import tarfile; print(*sorted(tarfile.open(\"a.tar\").getnames()))'";
-    assert_eq!(run(theirs, dir.path()), b"1 2 3 4 5 6 end old\n");
+    assert_eq!(run(theirs, dir.path()), b"1 2 3 4 5 6 end\n");
 }
 
 /// POSIX: an empty value takes back what an earlier header said. The member's own header counts.
