@@ -95,7 +95,7 @@ fn walk(volume: &Volume, dir: &str) -> usize {
 
 #[test]
 fn a_walk_of_many_files_is_few_rounds() {
-    for (dirs, files, most) in [(100, 200, 180), (1, 20_000, 115)] {
+    for (dirs, files, most) in [(100, 200, 220), (1, 20_000, 140)] {
         let device = Counting::formatted();
         let volume = OpenOptions::new().write(true).open_device(device.clone()).unwrap();
         for dir in 0..dirs {
