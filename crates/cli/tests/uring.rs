@@ -12,8 +12,8 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A mount with `uring`, and the kernel's switch for it. `None` where that cannot be switched on: the
-/// mount has been refused there.
+/// A mount with `uring`, and the kernel's switch for it. `None` where that cannot be switched on:
+/// the mount has been refused there.
 fn mounted(options: &str) -> Option<(Mount, FuseUring)> {
     let m = Mount::blank();
     let Some(on) = FuseUring::set(true) else {

@@ -255,7 +255,7 @@ fn a_member_that_is_its_header_alone_has_no_data() {
         archive.resize(archive.len().next_multiple_of(RECORD) + 2 * RECORD, 0);
         archive
     };
-    // The folder of an old archive: a file to Python, whose size counts, if its name is in a record.
+    // A folder of an old archive. To Python it is a file if a record names it, and its size counts.
     let tree = read_all(&archive(&named("old/", 512, 0))).expect("an archive");
     let names: Vec<&str> = tree.keys().map(String::as_str).collect();
     assert_eq!((names.join(" ").as_str(), tree["end"].1.as_slice()), ("1 2 3 4 5 6 end old", &b"hello"[..]));
