@@ -29,7 +29,6 @@ mod slices;
 mod specimen;
 mod tools;
 mod tree;
-mod uring;
 mod victims;
 mod virtual_clock;
 mod volume_tree;
@@ -62,7 +61,6 @@ pub use tools::{
     mke2fs, mke2fs_command, private_mounts, require_root, require_tools, run, tool,
 };
 pub use tree::{Kind, TreeEntry, assert_same_tree, tree_diff, tree_listing};
-pub use uring::{FUSE_URING, FuseUring};
 pub use victims::{OLD, damage_and_use, large_victim, patterned, small_victim, with_mmp};
 pub use virtual_clock::VirtualClock;
 pub use volume_tree::{volume_digest, volume_lines};

@@ -10,7 +10,7 @@ use clap::Parser;
 use lanefs_bench::cases::{self, Case};
 use lanefs_bench::report::{Goal, Report, median};
 use lanefs_lab::Outcome;
-use lanefs_tests::{FuseUring, Mounted, Server, require_root, require_tools, run};
+use lanefs_tests::{Mounted, Server, require_root, require_tools, run};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -36,10 +36,9 @@ struct Bench {
     report: Report,
 }
 
-const CASES: [Case<Bench>; 11] = [
+const CASES: [Case<Bench>; 10] = [
     ("untar", untar),
     ("requests", requests),
-    ("uring", uring),
     ("create", create),
     ("stream", stream),
     ("tiny", tiny),
@@ -239,49 +238,6 @@ fn requests(bench: &mut Bench) -> Outcome<()> {
     Ok(())
 }
 
-/// Requests by io_uring beside `/dev/fuse`, alone and with the options that save requests.
-fn uring(bench: &mut Bench) -> Outcome<()> {
-    const MODES: [&str; 4] = ["rw", "uring", "uring,noopen,noxattr", "fuse2fs"];
-    const WORK: [(&str, usize, &str); 5] = [
-        ("untar 5,000 files", 1, "files/s"),
-        ("create 10,000 files", 1, "files/s"),
-        ("dbench", 4, "MB/s"),
-        ("direct 4 KiB overwrites", 1, "writes/s"),
-        ("direct 4 KiB overwrites", 4, "writes/s"),
-    ];
-    let Some(_on) = FuseUring::set(true) else {
-        println!("this kernel has no FUSE over io_uring");
-        return Ok(());
-    };
-    archive(bench)?;
-    let mut samples = [const { [const { Vec::new() }; MODES.len()] }; WORK.len()];
-    for _ in 0..bench.rounds {
-        for (number, mode) in MODES.iter().enumerate() {
-            bench.make(&bench.image)?;
-            let (server, options) = match *mode {
-                "fuse2fs" => (Server::Fuse2fs, String::new()),
-                mode => (bench.lanefs(), format!("allow_other,default_permissions,{mode}")),
-            };
-            let mounted = Mounted::new(&server, &bench.image, &options, LIMIT);
-            let root = mounted.path();
-            let figures =
-                [unpack(bench, root), create_files(root)?, clients(bench, root)?, direct(bench, root, 1)?];
-            for (samples, figure) in samples.iter_mut().zip(figures) {
-                samples[number].push(figure);
-            }
-            samples[WORK.len() - 1][number].push(direct(bench, root, 4)?);
-            mounted.unmount();
-        }
-    }
-    for ((work, threads, unit), samples) in WORK.iter().zip(&samples) {
-        let name = format!("uring: {work}");
-        for (mode, samples) in MODES.iter().zip(samples) {
-            bench.report.row(&name, mode, *threads, samples, unit);
-        }
-    }
-    Ok(())
-}
-
 /// Files a second.
 fn read_tree(root: &Path) -> Outcome<f64> {
     let (began, mut files) = (Instant::now(), 0_u32);
@@ -297,19 +253,14 @@ fn read_tree(root: &Path) -> Outcome<f64> {
 fn create(bench: &mut Bench) -> Outcome<()> {
     let servers = bench.all();
     let medians = bench.turns(&[("create 10,000 files", "files/s")], 1, &servers, |_, mounted| {
-        Ok((vec![create_files(mounted.path())?], mounted))
+        let began = Instant::now();
+        for n in 0..10_000 {
+            File::create(mounted.path().join(format!("file{n}")))?;
+        }
+        Ok((vec![10_000.0 / began.elapsed().as_secs_f64()], mounted))
     })?;
     bench.ratio("creating 10,000 files, against fuse2fs", 10.0, &medians[0], 2);
     Ok(())
-}
-
-/// Files a second.
-fn create_files(root: &Path) -> Outcome<f64> {
-    let began = Instant::now();
-    for n in 0..10_000 {
-        File::create(root.join(format!("file{n}")))?;
-    }
-    Ok(10_000.0 / began.elapsed().as_secs_f64())
 }
 
 /// Writes of `unit` bytes, in MiB/s with the close; with an fsync before it, if `synced`.
@@ -399,16 +350,12 @@ fn tiny(bench: &mut Bench) -> Outcome<()> {
     Ok(())
 }
 
-/// `work` by so many jobs, each until its time is over; how often they did it in a second.
-fn jobs(
-    jobs: usize,
-    time: Duration,
-    work: impl Fn(usize, &dyn Fn() -> bool) -> Outcome<u64> + Sync,
-) -> Outcome<f64> {
+/// `work` by all jobs, each until its time is over; how often they did it in a second.
+fn jobs(time: Duration, work: impl Fn(usize, &dyn Fn() -> bool) -> Outcome<u64> + Sync) -> Outcome<f64> {
     let began = Instant::now();
     let goes_on = || began.elapsed() < time;
     let done: Vec<Outcome<u64>> = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..jobs)
+        let workers: Vec<_> = (0..JOBS)
             .map(|n| {
                 scope.spawn({
                     let work = &work;
@@ -425,32 +372,28 @@ fn jobs(
 
 /// Sources 000 and 003: direct overwrites of 4 KiB.
 fn overwrite(bench: &mut Bench) -> Outcome<()> {
+    const BLOCKS: u64 = 256 * MIB as u64 / 4096;
     let servers = bench.kernel();
     let medians =
         bench.turns(&[("direct 4 KiB overwrites", "writes/s")], JOBS, &servers, |bench, mounted| {
-            Ok((vec![direct(bench, mounted.path(), JOBS)?], mounted))
+            let path = mounted.path().join("f");
+            write_file(&path, MIB, 256 * MIB, true)?;
+            let rate = jobs(bench.time * 2, |job, goes_on| {
+                let file = File::options().write(true).custom_flags(libc::O_DIRECT).open(&path)?;
+                let room = vec![job as u8; 8192];
+                let at = room.as_ptr().align_offset(4096);
+                let block = &room[at..at + 4096];
+                let (mut draw, mut done) = (places(job as u64 + 1), 0);
+                while goes_on() {
+                    file.write_all_at(block, draw(BLOCKS) * 4096)?;
+                    done += 1;
+                }
+                Ok(done)
+            })?;
+            Ok((vec![rate], mounted))
         })?;
     bench.ratio("4 KiB random direct overwrites at 16 jobs, against the kernel", 0.6, &medians[0], 1);
     Ok(())
-}
-
-/// Direct overwrites of 4 KiB a second.
-fn direct(bench: &Bench, root: &Path, threads: usize) -> Outcome<f64> {
-    const BLOCKS: u64 = 256 * MIB as u64 / 4096;
-    let path = root.join("f");
-    write_file(&path, MIB, 256 * MIB, true)?;
-    jobs(threads, bench.time * 2, |job, goes_on| {
-        let file = File::options().write(true).custom_flags(libc::O_DIRECT).open(&path)?;
-        let room = vec![job as u8; 8192];
-        let at = room.as_ptr().align_offset(4096);
-        let block = &room[at..at + 4096];
-        let (mut draw, mut done) = (places(job as u64 + 1), 0);
-        while goes_on() {
-            file.write_all_at(block, draw(BLOCKS) * 4096)?;
-            done += 1;
-        }
-        Ok(done)
-    })
 }
 
 /// Each thread appends 4 KiB to a file of its own and syncs it.
@@ -458,7 +401,7 @@ fn fsync(bench: &mut Bench) -> Outcome<()> {
     let servers = bench.kernel();
     let medians =
         bench.turns(&[("append 4 KiB and fsync", "fsyncs/s")], JOBS, &servers, |bench, mounted| {
-            let rate = jobs(JOBS, bench.time * 2, |job, goes_on| {
+            let rate = jobs(bench.time * 2, |job, goes_on| {
                 let mut file = File::create(mounted.path().join(format!("f{job}")))?;
                 let mut done = 0;
                 while goes_on() {
@@ -478,20 +421,17 @@ fn fsync(bench: &mut Bench) -> Outcome<()> {
 /// twice for each (seen by strace).
 fn dbench(bench: &mut Bench) -> Outcome<()> {
     let servers = bench.all();
-    let medians = bench.turns(&[("dbench", "MB/s")], 4, &servers, |bench, mounted| {
-        Ok((vec![clients(bench, mounted.path())?], mounted))
+    let seconds = (bench.time.as_secs_f64() * 3.0).ceil().to_string();
+    let medians = bench.turns(&[("dbench", "MB/s")], 4, &servers, |_, mounted| {
+        let out =
+            Command::new("dbench").arg("-D").arg(mounted.path()).args(["-t", &seconds, "4"]).output()?;
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        let rate = text.lines().find_map(|l| l.strip_prefix("Throughput ")?.split(' ').next()?.parse().ok());
+        let rate = rate.ok_or_else(|| format!("{}\n{text}", String::from_utf8_lossy(&out.stderr)))?;
+        Ok((vec![rate], mounted))
     })?;
     bench.ratio("dbench with 4 clients, against fuse2fs", 10.0, &medians[0], 2);
     Ok(())
-}
-
-/// The throughput of dbench with 4 clients.
-fn clients(bench: &Bench, root: &Path) -> Outcome<f64> {
-    let seconds = (bench.time.as_secs_f64() * 3.0).ceil().to_string();
-    let out = Command::new("dbench").arg("-D").arg(root).args(["-t", &seconds, "4"]).output()?;
-    let text = String::from_utf8_lossy(&out.stdout).into_owned();
-    let rate = text.lines().find_map(|l| l.strip_prefix("Throughput ")?.split(' ').next()?.parse().ok());
-    rate.ok_or_else(|| format!("{}\n{text}", String::from_utf8_lossy(&out.stderr)).into())
 }
 
 /// Memory and wake-ups of a mount that did something and then nothing.

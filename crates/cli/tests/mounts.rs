@@ -20,4 +20,3 @@ mod sandbox;
 mod support;
 mod top;
 mod unmount;
-mod uring;

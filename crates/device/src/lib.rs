@@ -30,16 +30,12 @@ mod error;
 mod file;
 mod file_options;
 mod forward;
-#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
-mod fuse_ring;
 mod identity;
 #[cfg(target_os = "linux")]
 mod inherited;
 mod mem;
 mod memory;
 mod nbd;
-#[cfg(all(target_os = "linux", not(target_pointer_width = "64")))]
-mod no_fuse_ring;
 mod open_here;
 #[doc(hidden)]
 pub mod os_name;
@@ -73,8 +69,6 @@ pub use file::IN_THIS_PROCESS;
 #[cfg(target_os = "linux")]
 pub use file::{FileDevice, claimed_device, lengthen, lock_holders, resize_mounted};
 pub use file_options::{Cached, FileOptions, IoUring};
-#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
-pub use fuse_ring::{FuseRing, FuseRingLayout};
 #[cfg(target_os = "linux")]
 pub use inherited::inherited_files;
 pub use mem::MemDevice;
@@ -83,8 +77,6 @@ pub use nbd::{
 };
 #[cfg(unix)]
 pub use nbd::{dial, dial_by};
-#[cfg(all(target_os = "linux", not(target_pointer_width = "64")))]
-pub use no_fuse_ring::{FuseRing, FuseRingLayout};
 pub use open_here::is_open_here;
 pub use overlay::Overlay;
 pub use paced::{Pace, PacedDevice};

@@ -4,7 +4,7 @@ use crate::buffers::{Inbox, Outbox};
 use crate::fault::Answer;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 /// The connection of a mount.
 #[derive(Debug)]
@@ -15,11 +15,6 @@ pub(crate) struct Channel {
 impl Channel {
     pub(crate) fn new(device: OwnedFd) -> Self {
         Self { device }
-    }
-
-    /// Returns the open `/dev/fuse`, by which io_uring knows the connection.
-    pub(crate) fn device(&self) -> BorrowedFd<'_> {
-        self.device.as_fd()
     }
 
     /// Waits for a request. Returns how many bytes it has, `None` when the mount is gone.

@@ -63,9 +63,6 @@ pub enum MountError {
     /// An option that fusermount3 gives to root's mounts only.
     #[error("mount option '{0}': only root's mounts can have it")]
     OnlyForRoot(&'static str),
-    /// Requests cannot come by io_uring.
-    #[error("mount option 'uring': {0}")]
-    Uring(String),
     /// An option that the server must have been started with.
     #[error("{}: {word} is an option of a mount from its beginning; unmount it, and mount it again", dir.display())]
     FromTheBeginning {

@@ -38,30 +38,18 @@ pub(crate) struct Wishes {
     pub(crate) acl: bool,
     /// It opens files without a request.
     pub(crate) no_open: bool,
-    /// It takes requests by io_uring.
-    pub(crate) uring: bool,
     /// Times that it keeps are whole multiples of so many nanoseconds.
     pub(crate) time_gran: u32,
 }
 
-/// Returns whether the kernel offers requests by io_uring.
-pub(crate) fn offers_uring(init: &InitIn) -> bool {
-    offered(init).contains(InitFlags::OVER_IO_URING)
-}
-
-fn offered(init: &InitIn) -> InitFlags {
-    InitFlags::from_bits_retain(u64::from(init.flags2) << 32 | u64::from(init.flags))
-}
-
 /// Returns the answer to the kernel's FUSE_INIT.
 pub(crate) fn answer(init: &InitIn, wishes: Wishes) -> InitOut {
-    let Wishes { acl, no_open, uring, time_gran } = wishes;
-    let offered = offered(init);
+    let Wishes { acl, no_open, time_gran } = wishes;
+    let offered = InitFlags::from_bits_retain(u64::from(init.flags2) << 32 | u64::from(init.flags));
     let mut wanted = WANTED;
     wanted.set(InitFlags::POSIX_ACL, acl);
     // It truncates by a request of its own where none opens.
     wanted.set(InitFlags::ATOMIC_O_TRUNC, !no_open);
-    wanted.set(InitFlags::OVER_IO_URING, uring);
     let flags = (offered & wanted).bits();
     InitOut {
         major: MAJOR,

@@ -6,9 +6,7 @@
 mod option;
 mod words;
 
-use crate::error::MountError;
 use crate::owners::Owners;
-use crate::queues::Queues;
 use crate::table::LAZYTIME;
 use lanefs::{Atime, OpenOptions};
 use option::Action;
@@ -77,8 +75,6 @@ pub struct MountOptions {
     pub(crate) follow: bool,
     /// The kernel opens and closes files without a request.
     pub(crate) no_open: bool,
-    /// Requests come by io_uring.
-    pub(crate) uring: bool,
     /// There are no extended attributes.
     pub(crate) no_xattr: bool,
     atime: Atime,
@@ -128,7 +124,6 @@ impl Default for MountOptions {
             owners: Owners::default(),
             follow: true,
             no_open: false,
-            uring: false,
             no_xattr: false,
             atime: Atime::Relative,
             open: OpenOptions::new().cache_bytes(CACHE).release_memory_when_idle(true).tick_times(true),
@@ -185,14 +180,6 @@ impl MountOptions {
         }
         self.read_only = self.flags.contains(MountFlags::RDONLY);
         Ok(())
-    }
-
-    /// Makes what requests come by, if that is not `/dev/fuse` alone. A confined process cannot.
-    ///
-    /// # Errors
-    /// [`MountError::Uring`] where the kernel has no requests by io_uring, or switched them off.
-    pub fn queues(&self) -> Result<Option<Queues>, MountError> {
-        self.uring.then(|| Queues::prepare(self.threads)).transpose()
     }
 
     /// Returns the words that a remount leaves without effect.

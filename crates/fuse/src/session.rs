@@ -8,7 +8,6 @@ use crate::init::Wishes;
 use crate::monitor::{Link, Monitor};
 use crate::mountpoint::{self, Mounted, NewMount};
 use crate::options::MountOptions;
-use crate::queues::Queues;
 use crate::scheduling::{Following, Workers};
 use crate::server::Server;
 use crate::table::MountDevice;
@@ -56,41 +55,30 @@ impl Session {
         dir: &Path,
         options: &MountOptions,
     ) -> Result<Self, SessionError> {
-        let queues = match options.queues() {
-            Ok(queues) => queues,
-            Err(e) => {
-                volume.close()?;
-                return Err(e.into());
-            }
-        };
-        Self::begin(volume, options, (None, queues), || mountpoint::mount(source, dir, options))
+        Self::begin(volume, options, None, || mountpoint::mount(source, dir, options))
     }
 
     /// Mounts `volume` by way of a broker process, which was told source, directory and options
-    /// when it was started: `options` must be the same. For a process that is confined, which has
-    /// made the `queues` before: see [`MountOptions::queues`].
+    /// when it was started: `options` must be the same. For a process that is confined.
     ///
     /// # Errors
     /// Whatever keeps it from being mounted; the volume is then closed.
     pub fn mount_by(
         broker: &Arc<Broker>,
-        queues: Option<Queues>,
         volume: Volume,
         options: &MountOptions,
     ) -> Result<Self, SessionError> {
-        let helpers = (Some(Arc::clone(broker)), queues);
-        Self::begin(volume, options, helpers, || NewMount::by_broker(broker))
+        Self::begin(volume, options, Some(Arc::clone(broker)), || NewMount::by_broker(broker))
     }
 
     fn begin(
         volume: Volume,
         options: &MountOptions,
-        (broker, queues): (Option<Arc<Broker>>, Option<Queues>),
+        broker: Option<Arc<Broker>>,
         mount: impl FnOnce() -> Result<NewMount, MountError>,
     ) -> Result<Self, SessionError> {
         let time_gran = time_gran(&volume);
-        let uring = queues.is_some();
-        let wishes = Wishes { acl: options.acl(), no_open: options.no_open, uring, time_gran };
+        let wishes = Wishes { acl: options.acl(), no_open: options.no_open, time_gran };
         let following = Following::new(options.follow, broker.clone());
         let mut filesystem = Filesystem::new(volume, options, broker)?;
         let NewMount { connection, mounted, bdi } = match mount() {
@@ -101,8 +89,7 @@ impl Session {
             }
         };
         filesystem.mounted_as(mounted.device());
-        let workers = Workers::new(options.threads, following);
-        let server = Server::new(connection, filesystem, workers, queues);
+        let server = Server::new(connection, filesystem, Workers::new(options.threads, following));
         match server.shake_hands(wishes) {
             Ok(()) => {
                 // Only now: the kernel's own values come with the first word.
@@ -147,7 +134,7 @@ impl Session {
     /// # Errors
     /// Failures of `/dev/fuse`, and those of closing the volume.
     pub fn serve(self, ending: impl FnOnce()) -> Result<(), SessionError> {
-        let served = self.server.serve(&|| _ = self.mounted.abort());
+        let served = self.server.serve();
         if served.is_err() {
             let _ = self.mounted.abort();
             let _ = self.mounted.unmount(false);

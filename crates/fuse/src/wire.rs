@@ -65,12 +65,6 @@ pub(crate) const X_OK: u32 = 0x1;
 pub(crate) const FSYNC_FDATASYNC: u32 = 0x1;
 pub(crate) const SETXATTR_ACL_KILL_SGID: u32 = 0x1;
 
-/// Bytes of the header of a request that comes by io_uring: header of the request or the answer,
-/// arguments, and [`RingSizes`].
-pub(crate) const RING_HEADER: usize = 288;
-/// The place of the arguments in it.
-pub(crate) const RING_ARGS: std::ops::Range<usize> = 128..256;
-
 macro_rules! incoming {
     ($(struct $name:ident { $($field:ident: $type:ty,)* })*) => { $(
         #[derive(Debug, Clone, Copy, FromBytes, KnownLayout, Immutable)]
@@ -120,17 +114,6 @@ incoming! {
     struct LseekIn { fh: u64, offset: u64, whence: u32, padding: u32, }
     struct CopyIn { fh_in: u64, off_in: u64, nodeid_out: u64, fh_out: u64, off_out: u64, len: u64, flags: u64, }
     struct IoctlIn { fh: u64, flags: u32, cmd: u32, arg: u64, in_size: u32, out_size: u32, }
-}
-
-/// The end of the header of a request or an answer by io_uring: its number, and bytes of content.
-#[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub(crate) struct RingSizes {
-    pub(crate) flags: u64,
-    pub(crate) commit_id: u64,
-    pub(crate) payload_size: u32,
-    pub(crate) padding: u32,
-    pub(crate) reserved: u64,
 }
 
 impl InHeader {
@@ -275,7 +258,6 @@ bitflags::bitflags! {
         const SETXATTR_EXT = 1 << 29;
         const INIT_EXT = 1 << 30;
         const DIRECT_IO_ALLOW_MMAP = 1 << 36;
-        const OVER_IO_URING = 1 << 41;
         const _ = !0;
     }
 }
@@ -293,6 +275,5 @@ mod tests {
         assert_eq!((size_of::<SetattrIn>(), size_of::<StatfsOut>()), (88, 80));
         assert_eq!((size_of::<WriteIn>(), size_of::<Dirent>()), (40, 24));
         assert_eq!((size_of::<Statx>(), size_of::<StatxOut>()), (256, 288));
-        assert_eq!((size_of::<RingSizes>(), RING_ARGS.end + size_of::<RingSizes>()), (32, RING_HEADER));
     }
 }

@@ -14,7 +14,7 @@ use crate::watch::place::{self, Folder};
 use crate::watch::{Signals, SocketPlace, Subject, WatchServer};
 use lanefs::Volume;
 use lanefs_device::{BlockDevice, Medium, Overlay, VolumeUrl};
-use lanefs_fuse::{Broker, MountOptions, MountPoint, Queues, SandboxMode, Session, SessionError};
+use lanefs_fuse::{Broker, MountOptions, MountPoint, SandboxMode, Session, SessionError};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::{OsStr, OsString};
@@ -39,10 +39,6 @@ const NOT_MOUNTED: u8 = 32;
 
 /// The signals that end a mount.
 const SIGNALS: [i32; 3] = [SIGTERM, SIGINT, SIGHUP];
-
-/// What a confined server has from before: its broker, and the queues of its requests if they come
-/// by io_uring.
-type Confined = (Arc<Broker>, Option<Queues>);
 
 /// Mount a volume, for all programs to use
 ///
@@ -138,12 +134,11 @@ impl Args {
         let metrics = self.listen(&options)?;
         // A confined process opens nothing.
         let null = File::options().read(true).write(true).open("/dev/null").map_err(system)?;
-        let (volume, confined) = self.open_and_confine(&name, &source, &mut options, inherited, &null)?;
-        let (broker, queues) = confined.unzip();
+        let (volume, broker) = self.open_and_confine(&name, &source, &mut options, inherited, &null)?;
         // The broker has opened its own.
         let folder = broker.is_none().then(Folder::open);
         let session = match &broker {
-            Some(broker) => Session::mount_by(broker, queues.flatten(), volume, &options),
+            Some(broker) => Session::mount_by(broker, volume, &options),
             None => Session::mount(volume, &source, &self.dir, &options),
         };
         let session = session.map_err(|e| not_mounted(&name, &self.dir, e.to_string()))?;
@@ -180,7 +175,8 @@ impl Args {
         session.serve(ending).map_err(|e| ended(&name, &e))
     }
 
-    /// Opens the device, confines this process, and opens the volume on the device.
+    /// Opens the device, confines this process, and opens the volume on the device. Returns the
+    /// broker if the process is confined.
     fn open_and_confine(
         &self,
         name: &VolumeName,
@@ -188,7 +184,7 @@ impl Args {
         options: &mut MountOptions,
         inherited: Vec<OwnedFd>,
         null: &File,
-    ) -> Res<(Volume, Option<Confined>)> {
+    ) -> Res<(Volume, Option<Arc<Broker>>)> {
         if VolumeUrl::reaches_image(name) {
             self.leave_unconfined(options)?;
         }
@@ -196,7 +192,7 @@ impl Args {
         let parsed = VolumeUrl::parse(source).map(|url| url.medium);
         let locked = if let Ok(Medium::Overlay { top, .. }) = parsed { top } else { Path::new(source) };
         lanefs_fuse::await_closing(locked, writes);
-        let mut confined = None;
+        let mut broker = None;
         let volume = open_device(name, writes, options.open_options(), |device| {
             // What another user may have written gives no rights.
             let distrust = device.owner().is_some_and(|owner| owner != rustix::process::geteuid().as_raw());
@@ -211,11 +207,10 @@ impl Args {
             }
             let replaced = rustix::stdio::dup2_stdin(null).map_err(std::io::Error::from);
             replaced.map_err(|e| not_mounted(name, &self.dir, Cause::from(e).to_string()).code(SYSTEM))?;
-            let queues = options.queues().map_err(|e| not_mounted(name, &self.dir, e.to_string()))?;
-            confined = Some((self.confine(source, options.sandbox, distrust)?, queues));
+            broker = Some(self.confine(source, options.sandbox, distrust)?);
             Ok(device)
         });
-        volume.map(|volume| (volume, confined)).map_err(|e| e.code(NOT_MOUNTED))
+        volume.map(|volume| (volume, broker)).map_err(|e| e.code(NOT_MOUNTED))
     }
 
     /// Leaves the server of an RBD image as it was started: librbd starts threads and makes

@@ -16,9 +16,6 @@ pub(crate) struct Sample {
     pub(crate) metrics: Option<String>,
     pub(crate) seconds: f64,
     pub(crate) requests: u64,
-    /// 0 also of a server that does not say.
-    #[serde(default)]
-    pub(crate) queues: u64,
     pub(crate) threads: u64,
     pub(crate) threads_busy: u64,
     pub(crate) open_files: u64,

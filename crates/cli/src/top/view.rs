@@ -94,9 +94,6 @@ impl<'a> View<'a> {
             first.push_str(", read-only");
         }
         let _ = write!(first, ", for {}, by process {}", uptime(now.seconds), now.pid);
-        if now.queues > 0 {
-            let _ = write!(first, ", by io_uring");
-        }
         if let Some(address) = &now.metrics {
             let _ = write!(first, ", metrics at {}", escaped(address.as_bytes()));
         }

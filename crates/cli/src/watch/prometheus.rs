@@ -43,7 +43,6 @@ pub(super) fn text(volume: &str, dir: &str, stats: &MountStats) -> String {
         let _ = writeln!(out, "{name} {value}");
     };
     one("lanefs_requests_total", "counter", "Requests of the kernel.", stats.requests);
-    one("lanefs_queues", "gauge", "Queues of io_uring that requests come by.", stats.queues);
     one("lanefs_threads", "gauge", "Threads that serve.", stats.threads);
     one("lanefs_threads_busy", "gauge", "Threads that are at work.", stats.threads_busy);
     one("lanefs_open_files", "gauge", "Open files.", stats.open_files);

@@ -2,7 +2,7 @@
 //! on the same bytes.
 
 use crate::support::{Image, SIZE, bounded, compile, from_crates, judged, output, said};
-use lanefs_tests::{FuseUring, Server};
+use lanefs_tests::Server;
 use std::fs;
 use std::process::Stdio;
 
@@ -118,14 +118,6 @@ fn fsx_for_long() {
 fn a_kernel_that_opens_by_itself() {
     fsx(2000, 1, "noopen");
     exercise(1000, 1, &[], "noopen");
-}
-
-/// A kernel without it refuses the mount: the tests of the command see to that.
-#[test]
-fn requests_by_io_uring() {
-    let Some(_on) = FuseUring::set(true) else { return };
-    fsx(2000, 1, "uring");
-    exercise(1000, 1, &[], "uring");
 }
 
 #[test]

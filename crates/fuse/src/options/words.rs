@@ -230,15 +230,6 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
         "Extended attributes can be neither read nor set. Implies `noacl`; file capabilities have no effect.",
     ),
     keep(
-        &["uring"],
-        |options, _, _| {
-            options.uring = true;
-            Ok(())
-        },
-        "Requests come by io_uring, from a queue for each processor. \
-         The kernel must have it switched on: `echo Y >/sys/module/fuse/parameters/enable_uring`.",
-    ),
-    keep(
         &["remount"],
         |options, _, _| {
             options.remount = true;

@@ -102,28 +102,6 @@ impl Following {
         self.crowded_until.store(until, Ordering::Relaxed);
     }
 
-    /// Has the calling thread run on `processor`, and under SCHED_IDLE. Returns whether it does.
-    pub(crate) fn stand_at(&self, processor: u16) -> bool {
-        let processor = usize::from(processor);
-        if !self.home.as_ref().is_some_and(|home| processor < CpuSet::MAX_CPU && home.is_set(processor)) {
-            return false;
-        }
-        let mut only = CpuSet::new();
-        only.set(processor);
-        sched_setaffinity(None, &only).is_ok() && set_idle_policy(None, true).is_ok()
-    }
-
-    /// Runs `answer`, which wakes a program, under SCHED_IDLE: the scheduler then leaves the
-    /// program on this processor.
-    pub(crate) fn wake<T>(&self, answer: impl FnOnce() -> T) -> T {
-        let stands_back = self.home.is_some() && set_idle_policy(None, true).is_ok();
-        let answered = answer();
-        if stands_back {
-            let _ = set_idle_policy(None, false);
-        }
-        answered
-    }
-
     fn is_crowded(&self) -> bool {
         (self.began.elapsed().as_micros() as u64) < self.crowded_until.load(Ordering::Relaxed)
     }
@@ -317,7 +295,11 @@ impl<'f> Follow<'f> {
 
     /// Runs `answer`, which wakes the program: under SCHED_IDLE, if this thread follows it.
     pub(crate) fn wake(&self, answer: impl FnOnce()) {
-        if self.at.is_some() && !self.stays_back { self.following.wake(answer) } else { answer() }
+        let stands_back = self.at.is_some() && !self.stays_back && set_idle_policy(None, true).is_ok();
+        answer();
+        if stands_back {
+            let _ = set_idle_policy(None, false);
+        }
     }
 }
 
@@ -327,28 +309,18 @@ impl Drop for Follow<'_> {
     }
 }
 
-// Fields of /proc/PID/stat, as proc(5) counts them: its state, the processor that it ran on
-// last, and its policy.
-const STATE: usize = 3;
+// Fields of /proc/PID/stat, as proc(5) counts them: the processor that the thread ran on last, and
+// its policy.
 const PROCESSOR: usize = 39;
 const POLICY: usize = 41;
 
-/// Returns whether a thread of this process wants a processor, or has one.
-pub(crate) fn is_runnable(thread: Pid) -> bool {
-    text(thread.as_raw_pid() as u32, STATE).is_some_and(|state| state == "R")
-}
-
-/// Returns a field of the `/proc/PID/stat` of a thread that is a number.
+/// Returns a field of the `/proc/PID/stat` of a thread.
 fn stat(thread: u32, field: usize) -> Option<usize> {
-    text(thread, field)?.parse().ok()
-}
-
-fn text(thread: u32, field: usize) -> Option<String> {
     let stat = std::fs::read(format!("/proc/{thread}/stat")).ok()?;
     // The second field is the program's name, in brackets, with any byte in it.
     let name_ends = stat.iter().rposition(|b| *b == b')')?;
     let mut fields = stat.get(name_ends + 2..)?.split(|b| *b == b' ');
-    Some(std::str::from_utf8(fields.nth(field.checked_sub(3)?)?).ok()?.trim_end().to_owned())
+    std::str::from_utf8(fields.nth(field.checked_sub(3)?)?).ok()?.trim_end().parse().ok()
 }
 
 #[cfg(test)]

@@ -6,5 +6,5 @@
 mod follow;
 mod workers;
 
-pub(crate) use follow::{Follow, Following, Preference, is_runnable, release};
+pub(crate) use follow::{Follow, Following, Preference, release};
 pub(crate) use workers::{BUFFERS, Cost, First, WaitTurn, Workers};

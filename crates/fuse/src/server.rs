@@ -4,8 +4,6 @@
 //! Hazard: a thread that waits for another request hangs the mount. See
 //! [`Notifier`](crate::notifier::Notifier).
 
-mod queued;
-
 use crate::bdi::Bdi;
 use crate::buffers::{BufferPool, Inbox, Outbox};
 use crate::channel::Channel;
@@ -15,13 +13,11 @@ use crate::filesystem::{Filesystem, Outcome, Stage};
 use crate::init::{self, Wishes};
 use crate::mountpoint::Mounted;
 use crate::notifier::{Notice, NoticeJob};
-use crate::queues::Queues;
 use crate::request::{Received, Request};
 use crate::scheduling::{BUFFERS, Cost, First, Follow, Preference, WaitTurn, Workers};
 use crate::wire::MAJOR;
 use lanefs::Observer;
 use lanefs_stats::Counter;
-use queued::QueueThreads;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -35,8 +31,6 @@ pub(crate) struct Server {
     filesystem: Filesystem,
     workers: Workers,
     buffers: BufferPool,
-    /// Of a mount whose requests come by io_uring.
-    queues: Option<Queues>,
     requests: Counter,
 }
 
@@ -48,8 +42,6 @@ pub struct MountStats {
     pub volume: lanefs::Stats,
     /// Requests of the kernel.
     pub requests: u64,
-    /// Queues of io_uring that requests come by; 0 if they come by `/dev/fuse`.
-    pub queues: u64,
     /// Threads that serve.
     pub threads: u64,
     /// Threads that are at work.
@@ -61,14 +53,9 @@ pub struct MountStats {
 }
 
 impl Server {
-    pub(crate) fn new(
-        connection: OwnedFd,
-        filesystem: Filesystem,
-        workers: Workers,
-        queues: Option<Queues>,
-    ) -> Self {
+    pub(crate) fn new(connection: OwnedFd, filesystem: Filesystem, workers: Workers) -> Self {
         let (channel, buffers) = (Channel::new(connection), BufferPool::new(BUFFERS));
-        Self { channel, filesystem, workers, buffers, queues, requests: Counter::new() }
+        Self { channel, filesystem, workers, buffers, requests: Counter::new() }
     }
 
     /// Passes on where the kernel's bound on dirty pages is set.
@@ -111,10 +98,6 @@ impl Server {
                 self.channel.send(unique, &mut outbox, Err(Errno::PROTO.into()));
                 return Err(SessionError::Version(init.major, init.minor));
             }
-            if wishes.uring && !init::offers_uring(&init) {
-                self.channel.send(unique, &mut outbox, Err(Errno::PROTO.into()));
-                return Err(MountError::Uring("the kernel does not offer it to this mount".into()).into());
-            }
             outbox.clear();
             outbox.put(&init::answer(&init, wishes)).map_err(|_| foreign())?;
             self.channel.send(unique, &mut outbox, Ok(()));
@@ -146,37 +129,27 @@ impl Server {
     /// Returns the counters of the mount.
     pub(crate) fn stats(&self) -> MountStats {
         let (threads, busy) = self.workers.count();
-        let of_queues = self.queues.as_ref().map_or((0, 0), Queues::threads);
         MountStats {
             volume: self.filesystem.stats(),
             requests: self.requests.get(),
-            queues: self.queues.as_ref().map_or(0, |queues| queues.numbers().len() as u64),
-            threads: (threads + of_queues.0) as u64,
-            threads_busy: (busy + of_queues.1) as u64,
+            threads: threads as u64,
+            threads_busy: busy as u64,
             open_files: self.filesystem.open_files() as u64,
             nodes: self.filesystem.known_nodes() as u64,
         }
     }
 
-    /// Answers the kernel until the mount is gone. `abort` ends the connection: a thread calls it
-    /// that can serve no more.
+    /// Answers the kernel until the mount is gone.
     ///
     /// # Errors
-    /// Failures of `/dev/fuse`, and of the queues.
-    pub(crate) fn serve(&self, abort: &(dyn Fn() + Sync)) -> std::io::Result<()> {
+    /// Failures of `/dev/fuse`.
+    pub(crate) fn serve(&self) -> std::io::Result<()> {
         thread::scope(|scope| {
             let notifier = thread::Builder::new().name("lanefs-notify".into());
             notifier.spawn_scoped(scope, || self.notify())?;
-            if let Some(queues) = &self.queues
-                && let Err(e) = (QueueThreads { server: self, queues, scope, abort }).start()
-            {
-                queues.fail(e);
-                abort();
-            }
             let served = self.work(scope);
             self.filesystem.notifier().end();
-            self.queues.iter().for_each(Queues::end);
-            served.and(self.queues.as_ref().and_then(Queues::failure).map_or(Ok(()), Err))
+            served
         })
     }
 
@@ -295,10 +268,7 @@ impl Server {
                     (unique, answer)
                 }
             };
-            match &self.queues {
-                Some(queues) => queues.late.give(unique, (answer, outbox.content().to_vec())),
-                None => self.channel.send(unique, &mut outbox, answer),
-            }
+            self.channel.send(unique, &mut outbox, answer);
         }
     }
 }
@@ -312,7 +282,7 @@ mod tests {
     use lanefs::Volume;
     use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 
-    const WISHES: Wishes = Wishes { acl: true, no_open: false, uring: false, time_gran: 1 };
+    const WISHES: Wishes = Wishes { acl: true, no_open: false, time_gran: 1 };
 
     /// A server whose messages come from, and whose answers go to, a socket of the test.
     fn server() -> (Server, OwnedFd) {
@@ -321,7 +291,7 @@ mod tests {
         let options = MountOptions::default();
         let filesystem = Filesystem::new(Volume::in_memory(16 << 20).unwrap(), &options, None).unwrap();
         let workers = Workers::new(1, Following::new(false, None));
-        (Server::new(own, filesystem, workers, None), kernels)
+        (Server::new(own, filesystem, workers), kernels)
     }
 
     /// Sends a message of `len` bytes that says it has `said`.
@@ -371,17 +341,6 @@ mod tests {
         let (server, kernels) = server();
         ask(&kernels, op::INIT, 1, 40, 40);
         assert!(server.shake_hands(WISHES).is_err());
-        server.close().unwrap();
-    }
-
-    #[test]
-    fn a_kernel_that_offers_no_queues_is_not_asked_for_them() {
-        let (server, kernels) = server();
-        let init = 40 + 64;
-        ask(&kernels, op::INIT, 1, init, init);
-        let refused = server.shake_hands(Wishes { uring: true, ..WISHES }).unwrap_err().to_string();
-        assert!(refused.contains("mount option 'uring'"), "{refused}");
-        assert_eq!(answers(&kernels), [(1, Errno::PROTO.raw_os_error())]);
         server.close().unwrap();
     }
 
