@@ -194,3 +194,15 @@ fn the_kernel_reads_an_index_of_three_levels() {
     let volume = open(writing(), &image).unwrap();
     check(&volume, "/dir", &names.iter().skip(1).step_by(2).cloned().collect());
 }
+
+#[test]
+fn a_directory_below_itself_is_not_removed_for_ever() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("volume");
+    mke2fs(&path, 8 << 20, &["-t", "ext4"]);
+    for command in ["mkdir /top", "mkdir /top/a", "link /top /top/a/b"] {
+        debugfs_write(&path, command);
+    }
+    let said = Volume::open(&path).unwrap().remove_dir_all("/top").unwrap_err().to_string();
+    assert!(said.contains("lies below itself"), "{said}");
+}

@@ -37,6 +37,9 @@ pub(crate) struct Options {
     /// Also extended attributes, ACLs and hard links.
     pub(crate) archive: bool,
     pub(crate) no_clobber: bool,
+    /// What has the name of a copy is removed first, as mv(1) does: nothing is written through a
+    /// link, or into a file that has other names.
+    pub(crate) replace: bool,
     pub(crate) verbose: bool,
     /// Mode bits that new files do not get unless `preserve`.
     pub(crate) umask: u32,
@@ -221,9 +224,10 @@ impl<'a> Copier<'a> {
             Err(e) => return Err(Failure::cannot("create", pair.dst_name(), e)),
         };
         let on_host = pair.to.place().is_none();
-        let linked = self.options.archive && meta.nlink > 1;
+        let replace = self.options.replace || self.options.archive && meta.nlink > 1;
         // As cp does: what a link that the user named leads to is written to.
-        if !on_host && pair.named && there.is_symlink() && meta.is_file() && !linked {
+        let follows = pair.named && meta.is_file() && !replace && !self.options.no_clobber;
+        if !on_host && there.is_symlink() && follows {
             there = match pair.to.metadata(pair.dst, AtSymlink::Follow) {
                 Err(e) if e.is(Errno::NOENT) => {
                     let text = format!("not writing through dangling symbolic link {}", pair.dst_shown());
@@ -245,7 +249,7 @@ impl<'a> Copier<'a> {
         }
         // So is a link, a device or a pipe of the host.
         let written_to = there.is_file() || pair.named && on_host;
-        if !meta.is_file() || !written_to || linked {
+        if !meta.is_file() || !written_to || replace {
             pair.to.displace(pair.dst).or_cannot("create", pair.dst_name())?;
         }
         Ok(Way::Free)

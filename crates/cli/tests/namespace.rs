@@ -141,6 +141,16 @@ fn mv_loses_nothing() {
         "lanefs: cannot move 'v.img:/d' to 'w.img:/x/d': Directory not empty",
     );
     v.ok(["mv", "v.img:/d", "w.img:/e"]);
+    // A link is replaced, as mv(1) does: nothing is written through it.
+    v.ok(["cp", "f", "w.img:/kept"]);
+    v.ok(["ln", "-s", "/kept", "w.img:/link"]);
+    v.ok(["ln", "-s", "/nowhere", "w.img:/dangling"]);
+    fs::write(v.beside("g"), "other").expect("write");
+    v.ok(["mv", "g", "w.img:/link"]);
+    assert_eq!(v.ok(["cat", "w.img:/kept", "w.img:/link"]), "textother");
+    v.ok(["cp", "-n", "f", "w.img:/dangling"]);
+    v.ok(["mv", "w.img:/dangling", "./new"]);
+    assert!(v.beside("new").is_symlink() && !v.ok(["ls", "w.img:/"]).contains("dangling"));
     for dir in ["y", "z"] {
         v.ok(["cp", "f", &format!("v.img:/{dir}/f")]);
     }

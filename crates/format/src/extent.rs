@@ -78,6 +78,8 @@ pub enum ExtentError {
     Physical { at: At, entry: usize, start: u64, len: u32, bound: Range<u64> },
     #[error("inode {ino}: logical blocks {block}+{len} are to be mapped, but some are already")]
     Mapped { ino: u32, block: u32, len: u32 },
+    #[error("inode {ino}: block {block} is a node of the extent tree, and is mapped by it")]
+    OwnNode { ino: u32, block: u64 },
     #[error("inode {ino}: logical blocks {block}+{len} do not lie in one extent")]
     NotMapped { ino: u32, block: u32, len: u32 },
     #[error("{at}: checksum is {value:#010x}, computed {computed:#010x}")]

@@ -106,7 +106,8 @@ impl Args {
 
 /// Removes the source only if all of it has been copied.
 fn copy_and_remove(src: &Spot, dst: &Spot, out: &mut Out) -> Res {
-    let options = Options { recursive: true, preserve: true, archive: true, ..Options::default() };
+    let options =
+        Options { recursive: true, preserve: true, archive: true, replace: true, ..Options::default() };
     Copier::new(options, Progress::new("moving", None), out).copy(src, dst)?;
     dst.side.sync().or_cannot("write", dst.shown())?;
     remove_tree(src, false, out)

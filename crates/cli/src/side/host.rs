@@ -273,9 +273,14 @@ impl Side for HostSide {
     }
 
     fn sync(&self) -> Outcome {
-        // What was copied is in one file system.
-        let named = self.named.canonicalize()?;
-        let dir = named.parent().filter(|_| !named.is_dir()).unwrap_or(&named);
+        // What was copied is in one file system: that of the folder of the name. A link of that name
+        // may be what was copied.
+        let is_link = self.named.is_symlink();
+        let dir = match self.named.parent().filter(|_| is_link || !self.named.is_dir()) {
+            Some(dir) if dir.as_os_str().is_empty() => Path::new("."),
+            Some(dir) => dir,
+            None => &self.named,
+        };
         match fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
             Ok(dir) => Ok(fs::syncfs(dir)?),
             // A directory that may be written and not read.

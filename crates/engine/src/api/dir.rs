@@ -1,12 +1,13 @@
 //! An open directory: operations on names in it, without looking up its path each time.
 
 use super::{File, Metadata, Node};
-use crate::error::{Error, OrCannot, Result};
+use crate::error::{Corrupt, Error, OrCannot, Result};
 use crate::fs::inode::InodeRef;
 use crate::fs::namei::{NewAttr, NewKind, RenameFlags, SetAttr, link_found};
 use crate::store::dir::ListedEntry;
 use lanefs_device::os_name::{OsStrExt, OsStringExt};
 use lanefs_format::{DeviceNumber, FileType};
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -227,12 +228,19 @@ impl Dir {
         // Depth first, without recursion or paths: a tree may be deeper than the stack, and its
         // paths longer than one can be.
         let mut stack = vec![(OsString::new(), self.clone(), self.remove_files()?)];
+        let mut above = HashSet::from([self.node.ino()]);
         while let Some((_, dir, subdirs)) = stack.last_mut() {
             if let Some(name) = subdirs.pop() {
                 let subdir = dir.open_dir(&name)?;
+                let ino = subdir.node.ino();
+                if !above.insert(ino) {
+                    let rule = "lies below itself";
+                    return Err(Corrupt::SpecialInode { ino, role: "directory", rule }.into());
+                }
                 let below = subdir.remove_files()?;
                 stack.push((name, subdir, below));
-            } else if let (Some((name, ..)), Some((_, parent, _))) = (stack.pop(), stack.last()) {
+            } else if let (Some((name, dir, _)), Some((_, parent, _))) = (stack.pop(), stack.last()) {
+                above.remove(&dir.node.ino());
                 parent.remove_dir(name)?;
             }
         }

@@ -91,9 +91,7 @@ impl Filesystem {
                 open.node.drop_privileges(Modifier::Privileged)?;
             }
             // A mapping drops nothing, and the pages do not say whose they are.
-            if !open.inode.is_privileged() {
-                self.drop_foreign(ANY_USER, &open.node)?;
-            }
+            self.drop_foreign(ANY_USER, &open.node)?;
             self.write_late(&open, offset, bytes)?;
             return Ok(Outcome::Answered);
         };

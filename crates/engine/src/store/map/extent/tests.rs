@@ -421,19 +421,55 @@ fn a_damaged_leaf_stops_a_shift_between_two_leaves() {
     file.check();
 }
 
+/// Makes a file of leaves, each with its key, eh_max and entries, as another program made them.
+fn crafted<const N: usize>(leaves: [(u32, u16, Vec<Extent>); N]) -> File {
+    let mut file = File::new(100);
+    let at = |block| At { ino: OWNER.ino, block };
+    let mut index: Vec<Entry> = Vec::new();
+    for (ei_leaf, (ei_block, eh_max, extents)) in (NODES_FROM..).zip(leaves) {
+        let mut bytes = vec![0; BLOCK];
+        let leaf = Node { eh_depth: 0, eh_max, entries: extents.into_iter().map(Entry::from).collect() };
+        leaf.encode(&mut bytes, at(ei_leaf)).unwrap();
+        set_checksum(&mut bytes, OWNER.seed.unwrap(), at(ei_leaf)).unwrap();
+        index.push(Index { ei_block, ei_leaf }.into());
+        file.mem.nodes.insert(ei_leaf, bytes);
+        file.mem.used.insert(ei_leaf);
+    }
+    Node { eh_depth: 1, eh_max: 4, entries: index }.encode(&mut file.root, at(0)).unwrap();
+    file
+}
+
+/// To free it as data and as a node would be one time too many.
+#[test]
+fn a_leaf_that_maps_itself_stops_a_removal() {
+    let mut file = crafted([(0, 7, vec![extent(0, 3, NODES_FROM, false)])]);
+    let mark = file.mem.mark();
+    let stopped = file.with(100, |t| t.remove(0..MAX_BLOCKS));
+    let own = |e: &Error| matches!(e, Error::Extent(ExtentError::OwnNode { block: NODES_FROM, .. }));
+    assert!(matches!(&stopped, Ok(Progress::Stopped(e)) if own(e)), "{stopped:?}");
+    assert_eq!(file.mem.mark(), mark);
+}
+
+#[test]
+fn a_shift_passes_an_empty_leaf() {
+    let mut file = crafted([
+        (0, 7, vec![extent(0, 3, 1, false)]),
+        (10, 7, Vec::new()),
+        (20, 7, vec![extent(25, 1, 9, false)]),
+        (30, 7, Vec::new()),
+    ]);
+    let mut end = MAX_BLOCKS;
+    assert!(file.with(1000, |t| t.shift_right(0, &mut end, 2)).unwrap().is_done());
+    for (lblk, at) in [(2, 1), (27, 9)] {
+        let mapped = lookup(&file.mem, OWNER, &file.root, lblk).unwrap();
+        assert!(matches!(mapped, Mapping::Mapped { block, .. } if block == at), "{lblk}: {mapped:?}");
+    }
+}
+
 /// Two nodes of one entry have no room for three.
 #[test]
 fn a_leaf_with_room_for_one_entry_is_not_split_in_three() {
-    let mut file = File::new(100);
-    let (block, at) = (NODES_FROM, |block| At { ino: OWNER.ino, block });
-    let mut bytes = vec![0; BLOCK];
-    let leaf = Node { eh_depth: 0, eh_max: 1, entries: vec![extent(0, 3, 1, true).into()] };
-    leaf.encode(&mut bytes, at(block)).unwrap();
-    set_checksum(&mut bytes, OWNER.seed.unwrap(), at(block)).unwrap();
-    let root = Node { eh_depth: 1, eh_max: 4, entries: vec![Index { ei_block: 0, ei_leaf: block }.into()] };
-    root.encode(&mut file.root, at(0)).unwrap();
-    file.mem.nodes.insert(block, bytes);
-    file.mem.used.insert(block);
+    let mut file = crafted([(0, 1, vec![extent(0, 3, 1, true)])]);
     let mark = file.mem.mark();
     assert!(matches!(file.with(100, |t| t.convert(1..2, false)), Err(Error::Extent(_))));
     assert_eq!(file.mem.mark(), mark);

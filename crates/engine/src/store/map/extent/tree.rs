@@ -129,10 +129,7 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
                 Ok(path) => path,
                 Err(e) => return Ok(Progress::Stopped(e)),
             };
-            // The end of the subtree to the left. An entry that is not its node's first starts at
-            // or before the block that was sought, so `end` decreases.
-            let left = path.iter().rev().skip(1).find(|l| l.at > 0);
-            let left = left.and_then(|l| l.node.entries.get(l.at)).map_or(0, Entry::key);
+            let left = left_end(&path);
             let step = self.remove_from_leaf(path, range.start..end)?;
             if !step.is_done() {
                 return Ok(step);
@@ -205,13 +202,15 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
                 Ok(path) => path,
                 Err(e) => return Ok(Progress::Stopped(e)),
             };
-            let cost = shift_credits(&path);
+            let (cost, left) = (shift_credits(&path), left_end(&path));
             let Some(leaf) = path.last_mut() else { break };
             let entries = &mut leaf.node.entries;
             let first = entries.partition_point(|e| e.key() < start);
             let last = entries.partition_point(|e| e.key() < *end);
             let Some(low) = entries.get(first..last).and_then(<[Entry]>::first).map(Entry::key) else {
-                break;
+                // A leaf may be empty, or begin behind its key.
+                *end = left;
+                continue;
             };
             if !self.blocks.room(cost)? {
                 return Ok(Progress::More);
@@ -240,6 +239,14 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
         let parts: Vec<Extent> = old.iter().filter_map(|e| e.extent().part(range.clone())).collect();
         if parts.is_empty() {
             return Ok(Progress::Done);
+        }
+        // The block would be freed twice, if the node becomes empty.
+        let maps =
+            |part: &Extent, block| (part.ee_start..part.ee_start + u64::from(part.len)).contains(&block);
+        let is_mapped = |block: u64| parts.iter().any(|part| maps(part, block));
+        if let Some(level) = path.iter().skip(1).find(|level| is_mapped(level.block)) {
+            let error = ExtentError::OwnNode { ino: self.owner.ino, block: level.block };
+            return Ok(Progress::Stopped(error.into()));
         }
         if !self.blocks.room(cost)? {
             return Ok(Progress::More);
@@ -475,6 +482,14 @@ fn shift_credits(path: &ExtentPath) -> u32 {
 /// Returns the extent of an entry at another logical block, if it fits there.
 fn moved(entry: &Entry, to: Option<u32>) -> Option<Extent> {
     to.map(|ee_block| Extent { ee_block, ..entry.extent() }).filter(|e| e.end() <= u64::from(MAX_BLOCKS))
+}
+
+/// Returns the end of the subtree to the left of the leaf of `path`, 0 without one. An entry that is
+/// not its node's first starts at or before the block that was sought, so the end lies before that
+/// block or at it.
+fn left_end(path: &ExtentPath) -> u32 {
+    let left = path.iter().rev().skip(1).find(|l| l.at > 0);
+    left.and_then(|l| l.node.entries.get(l.at)).map_or(0, Entry::key)
 }
 
 /// Returns the end of the logical range of the path's leaf: the next key to the right.
