@@ -2,8 +2,9 @@
 //!
 //! Invariants:
 //! - Only a file that was made here is renamed or removed.
-//! - The target's old file is whole until the new one takes its place, which has its mode. No
-//!   program that locks volumes has it open for writing meanwhile.
+//! - The target's old file is whole until the new one takes its place, which has its mode, and its
+//!   owner if this user may give files away. No program that locks volumes has it open for writing
+//!   meanwhile.
 
 use crate::{Action, Cause, Error, Place};
 use lanefs::device::{FileDevice, FileOptions, errno, is_open_here};
@@ -19,8 +20,8 @@ pub(crate) struct Unfinished {
     made: Option<PathBuf>,
     /// The file that it replaces, locked.
     old: Option<FileDevice>,
-    /// The mode of that file.
-    mode: Option<fs::Permissions>,
+    /// The attributes of that file.
+    attr: Option<fs::Metadata>,
     /// What is done, for errors.
     action: Action,
     overwrite: bool,
@@ -52,8 +53,8 @@ impl Unfinished {
             },
             _ => None,
         };
-        let mode = target.metadata().ok().map(|meta| meta.permissions());
-        Ok(Self { target, made: None, old, mode, action, overwrite, keep })
+        let attr = target.metadata().ok();
+        Ok(Self { target, made: None, old, attr, action, overwrite, keep })
     }
 
     /// Returns a file that replaces what is at `target`, which the caller has looked at: a regular
@@ -61,8 +62,8 @@ impl Unfinished {
     #[cfg(target_os = "linux")]
     pub(crate) fn replacing(target: &Path, action: Action) -> Self {
         let target = target.canonicalize().unwrap_or_else(|_| target.to_owned());
-        let mode = target.metadata().ok().map(|meta| meta.permissions());
-        Self { target, made: None, old: None, mode, action, overwrite: true, keep: false }
+        let attr = target.metadata().ok();
+        Self { target, made: None, old: None, attr, action, overwrite: true, keep: false }
     }
 
     /// Returns where the file goes, without a symbolic link at its end.
@@ -89,8 +90,11 @@ impl Unfinished {
 
     fn made(&mut self, path: PathBuf) -> Result<(), Cause> {
         let path = self.made.insert(path);
-        match &self.mode {
-            Some(mode) => Ok(fs::set_permissions(path, owner_may_write(mode.clone()))?),
+        match &self.attr {
+            Some(attr) => {
+                give_to_owner_of(attr, path);
+                Ok(fs::set_permissions(path, owner_may_write(attr.permissions()))?)
+            }
             None => Ok(()),
         }
     }
@@ -104,8 +108,9 @@ impl Unfinished {
     pub(crate) fn finish(mut self) -> Result<(), Error> {
         let Some(made) = self.made.take() else { return Ok(()) };
         drop(self.old.take());
-        let moded = self.mode.take().map_or(Ok(()), |mode| fs::set_permissions(&made, mode));
+        let moded = self.attr.take().map_or(Ok(()), |attr| fs::set_permissions(&made, attr.permissions()));
         let renamed = moded.and_then(|()| rename(&made, &self.target, self.overwrite));
+        let renamed = renamed.and_then(|()| sync_folder_of(&self.target));
         renamed.map_err(|e| {
             // The error that is told is that of the name.
             let _ = fs::remove_file(&made);
@@ -127,6 +132,32 @@ impl Drop for Unfinished {
             let _ = fs::remove_file(made);
         }
     }
+}
+
+/// Gives a file to the owner of another one, if this user may.
+fn give_to_owner_of(attr: &fs::Metadata, path: &Path) {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let _ = std::os::unix::fs::chown(path, Some(attr.uid()), Some(attr.gid()));
+    }
+    #[cfg(not(unix))]
+    let _ = (attr, path);
+}
+
+/// Makes the name of a file durable. A folder that this user may not read is left as it is.
+fn sync_folder_of(path: &Path) -> io::Result<()> {
+    #[cfg(unix)]
+    {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        match fs::File::open(folder.unwrap_or(Path::new("."))) {
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {}
+            folder => folder?.sync_all()?,
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = path;
+    Ok(())
 }
 
 /// Returns the mode of a file that its owner still writes to.
