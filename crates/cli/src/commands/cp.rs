@@ -75,6 +75,7 @@ impl Args {
             preserve: self.preserve || self.archive,
             archive: self.archive,
             no_clobber: self.no_clobber,
+            replace: false,
             verbose: self.verbose,
             umask: if self.preserve || self.archive { 0 } else { umask() },
         };

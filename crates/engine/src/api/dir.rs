@@ -228,11 +228,11 @@ impl Dir {
         // Depth first, without recursion or paths: a tree may be deeper than the stack, and its
         // paths longer than one can be.
         let mut stack = vec![(OsString::new(), self.clone(), self.remove_files()?)];
-        let mut above = HashSet::from([self.node.ino()]);
+        let mut above = HashSet::from([self.node.ino]);
         while let Some((_, dir, subdirs)) = stack.last_mut() {
             if let Some(name) = subdirs.pop() {
                 let subdir = dir.open_dir(&name)?;
-                let ino = subdir.node.ino();
+                let ino = subdir.node.ino;
                 if !above.insert(ino) {
                     let rule = "lies below itself";
                     return Err(Corrupt::SpecialInode { ino, role: "directory", rule }.into());
@@ -240,7 +240,7 @@ impl Dir {
                 let below = subdir.remove_files()?;
                 stack.push((name, subdir, below));
             } else if let (Some((name, dir, _)), Some((_, parent, _))) = (stack.pop(), stack.last()) {
-                above.remove(&dir.node.ino());
+                above.remove(&dir.node.ino);
                 parent.remove_dir(name)?;
             }
         }
