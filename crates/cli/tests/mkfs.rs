@@ -153,7 +153,8 @@ fn what_is_there_is_named_and_stays() {
         // On a terminal it asks: only a yes goes on.
         let lanefs = env!("CARGO_BIN_EXE_lanefs");
         let ask = |answer: &str| {
-            let script = format!("echo {answer} | script -qec '{lanefs} mkfs --size 64M f' /dev/null");
+            let script =
+                format!("echo {answer} | script -E never -qec '{lanefs} mkfs --size 64M f' /dev/null");
             let out = tool("sh").args(["-c", &script]).current_dir(here).output().expect("script");
             String::from_utf8_lossy(&out.stdout).into_owned()
         };
