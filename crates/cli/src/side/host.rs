@@ -273,8 +273,8 @@ impl Side for HostSide {
     }
 
     fn sync(&self) -> Outcome {
-        // What was copied is in one file system: that of the folder of the name. A link of that name
-        // may be what was copied.
+        // What was copied is in one file system: that of the folder of the name. A link of that
+        // name may be what was copied.
         let is_link = self.named.is_symlink();
         let dir = match self.named.parent().filter(|_| is_link || !self.named.is_dir()) {
             Some(dir) if dir.as_os_str().is_empty() => Path::new("."),

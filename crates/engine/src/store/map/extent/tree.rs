@@ -484,9 +484,9 @@ fn moved(entry: &Entry, to: Option<u32>) -> Option<Extent> {
     to.map(|ee_block| Extent { ee_block, ..entry.extent() }).filter(|e| e.end() <= u64::from(MAX_BLOCKS))
 }
 
-/// Returns the end of the subtree to the left of the leaf of `path`, 0 without one. An entry that is
-/// not its node's first starts at or before the block that was sought, so the end lies before that
-/// block or at it.
+/// Returns the end of the subtree to the left of the leaf of `path`, 0 without one. An entry that
+/// is not its node's first starts at or before the block that was sought, so the end lies before
+/// that block or at it.
 fn left_end(path: &ExtentPath) -> u32 {
     let left = path.iter().rev().skip(1).find(|l| l.at > 0);
     left.and_then(|l| l.node.entries.get(l.at)).map_or(0, Entry::key)
