@@ -340,45 +340,42 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_thread_that_watches_waits_when_none_comes_back() {
+    /// Has a thread watch while two serve short requests, runs `then`, and checks that the watching
+    /// thread waits for requests afterwards.
+    fn watched(then: impl FnOnce(&Workers)) {
         let workers = Workers::new(4, Following::none());
-        let take = |cost| workers.took(gettid(), cost, Preference::Same);
         workers.begin(gettid(), || false).unwrap();
-        assert_eq!(take(Cost::Short), First::MakeThread);
+        assert_eq!(workers.took(gettid(), Cost::Short, Preference::Same), First::MakeThread);
         workers.begin(gettid(), || false).unwrap();
         thread::scope(|scope| {
             let watching = scope.spawn(|| workers.begin(gettid(), || false));
             while !workers.state.lock().watched {
                 thread::yield_now();
             }
-            // It watches as long as threads come back, and no other thread is called.
-            for _ in 0..50 {
-                assert_eq!(take(Cost::Short), First::Nothing);
-                workers.begin(gettid(), || false).unwrap();
-            }
-            assert_eq!(take(Cost::Short), First::Nothing);
+            then(&workers);
             assert_eq!(watching.join().unwrap(), Some(WaitTurn::Together));
         });
     }
 
     #[test]
-    fn a_thread_that_watches_is_called_for_what_lasts() {
-        let workers = Workers::new(4, Following::none());
-        let take = |cost| workers.took(gettid(), cost, Preference::Same);
-        workers.begin(gettid(), || false).unwrap();
-        assert_eq!(take(Cost::Short), First::MakeThread);
-        workers.begin(gettid(), || false).unwrap();
-        thread::scope(|scope| {
-            let watching = scope.spawn(|| workers.begin(gettid(), || false));
-            while !workers.state.lock().watched {
-                thread::yield_now();
+    fn a_thread_that_watches_waits_when_none_comes_back() {
+        watched(|workers| {
+            let take = || workers.took(gettid(), Cost::Short, Preference::Same);
+            // It watches as long as threads come back, and no other thread is called.
+            for _ in 0..50 {
+                assert_eq!(take(), First::Nothing);
+                workers.begin(gettid(), || false).unwrap();
             }
-            assert_eq!(take(Cost::Long), First::Nothing);
+            assert_eq!(take(), First::Nothing);
+        });
+    }
+
+    #[test]
+    fn a_thread_that_watches_is_called_for_what_lasts() {
+        watched(|workers| {
+            assert_eq!(workers.took(gettid(), Cost::Long, Preference::Same), First::Nothing);
             let state = workers.state.lock();
             assert!(state.called_back || state.waiting > 0);
-            drop(state);
-            assert_eq!(watching.join().unwrap(), Some(WaitTurn::Together));
         });
     }
 

@@ -18,17 +18,8 @@ pub(crate) trait ReadBlocks {
     fn limits(&self) -> Range<u64>;
 
     /// Runs `f` on the bytes of `block`. Calls `verify` once after each load of the block; `kind`
-    /// is the structure that it is verified as.
-    fn view<R>(
-        &self,
-        block: u64,
-        kind: u8,
-        verify: impl FnOnce(&[u8]) -> Result<()>,
-        f: impl FnOnce(&[u8]) -> Result<R>,
-    ) -> Result<R>;
-
-    /// Runs `f` as [`view`](Self::view) does. If `block` is not in memory, the blocks that `among`
-    /// returns are read with it.
+    /// is the structure that it is verified as. If `block` is not in memory, the blocks that
+    /// `among` returns may be read with it.
     fn view_among<R>(
         &self,
         block: u64,
@@ -36,9 +27,17 @@ pub(crate) trait ReadBlocks {
         among: impl FnOnce() -> Vec<u64>,
         verify: impl FnOnce(&[u8]) -> Result<()>,
         f: impl FnOnce(&[u8]) -> Result<R>,
+    ) -> Result<R>;
+
+    /// Runs `f` as [`view_among`](Self::view_among) does, with no other blocks.
+    fn view<R>(
+        &self,
+        block: u64,
+        kind: u8,
+        verify: impl FnOnce(&[u8]) -> Result<()>,
+        f: impl FnOnce(&[u8]) -> Result<R>,
     ) -> Result<R> {
-        let _ = among;
-        self.view(block, kind, verify, f)
+        self.view_among(block, kind, Vec::new, verify, f)
     }
 }
 
@@ -92,16 +91,6 @@ impl ReadBlocks for Store {
         self.layout().first_data_block()..self.layout().blocks_count()
     }
 
-    fn view<R>(
-        &self,
-        block: u64,
-        kind: u8,
-        verify: impl FnOnce(&[u8]) -> Result<()>,
-        f: impl FnOnce(&[u8]) -> Result<R>,
-    ) -> Result<R> {
-        self.view_among(block, kind, Vec::new, verify, f)
-    }
-
     fn view_among<R>(
         &self,
         block: u64,
@@ -125,14 +114,15 @@ impl ReadBlocks for Txn<'_> {
         self.store().limits()
     }
 
-    fn view<R>(
+    fn view_among<R>(
         &self,
         block: u64,
         kind: u8,
+        among: impl FnOnce() -> Vec<u64>,
         verify: impl FnOnce(&[u8]) -> Result<()>,
         f: impl FnOnce(&[u8]) -> Result<R>,
     ) -> Result<R> {
-        self.store().view(block, kind, verify, f)
+        self.store().view_among(block, kind, among, verify, f)
     }
 }
 

@@ -73,10 +73,11 @@ impl ReadBlocks for Mem {
         1..1 << 47
     }
 
-    fn view<R>(
+    fn view_among<R>(
         &self,
         block: u64,
         _: u8,
+        _: impl FnOnce() -> Vec<u64>,
         verify: impl FnOnce(&[u8]) -> Result<()>,
         f: impl FnOnce(&[u8]) -> Result<R>,
     ) -> Result<R> {
@@ -190,10 +191,11 @@ impl ReadBlocks for Wild {
         1..8
     }
 
-    fn view<R>(
+    fn view_among<R>(
         &self,
         block: u64,
         _: u8,
+        _: impl FnOnce() -> Vec<u64>,
         verify: impl FnOnce(&[u8]) -> Result<()>,
         f: impl FnOnce(&[u8]) -> Result<R>,
     ) -> Result<R> {
