@@ -168,8 +168,8 @@ pub trait BlockDevice: Send + Sync + Debug {
         None
     }
 
-    /// Returns whether a lock that this host holds keeps all other hosts from writing to the medium,
-    /// so that a volume on it needs no claim by multiple mount protection.
+    /// Returns whether a lock that this host holds keeps all other hosts from writing to the
+    /// medium, so that a volume on it needs no claim by multiple mount protection.
     fn is_private(&self) -> bool {
         false
     }
