@@ -20,6 +20,7 @@ use super::plan::Work;
 use crate::error::{Error, Result};
 use crate::fs::inode::CachedInode;
 use crate::fs::{Fs, WritebackMode};
+use crate::store::alloc;
 use crate::store::txn::credits;
 use lanefs_journal::{JournalError, Tid};
 #[cfg(test)]
@@ -64,6 +65,8 @@ type Outcome = (Arc<SyncJob>, Work, Result<()>);
 #[derive(Debug)]
 struct SyncJob {
     node: Arc<CachedInode>,
+    /// The waiting thread may not take the blocks reserved for root, nor may its leader for it.
+    keeps_reserved: bool,
     state: Mutex<JobState>,
     changed: Condvar,
 }
@@ -190,8 +193,12 @@ impl Fs {
         // In the older writeback modes, each job has a handle of its own.
         let old = self.options.modes.writeback != WritebackMode::MapAfter;
         let Some(node) = node.shared().filter(|_| !old) else { return self.run_alone(node, work) };
-        let job =
-            Arc::new(SyncJob { node, state: Mutex::new(JobState::Waiting(work)), changed: Condvar::new() });
+        let job = Arc::new(SyncJob {
+            node,
+            keeps_reserved: alloc::keeps_reserved(),
+            state: Mutex::new(JobState::Waiting(work)),
+            changed: Condvar::new(),
+        });
         {
             let mut queue = self.combiner.queue.lock();
             queue.jobs.push_back(Arc::clone(&job));
@@ -303,7 +310,8 @@ impl Fs {
             #[cfg(test)]
             assert!(!self.combiner.panics.load(Ordering::Relaxed), "on purpose");
             let run = |(job, mut work): (Arc<SyncJob>, Work)| {
-                let outcome = txn.ensure(need(&work)).and_then(|()| work.run(txn, &job.node));
+                let run = || txn.ensure(need(&work)).and_then(|()| work.run(txn, &job.node));
+                let outcome = alloc::keeping_reserved(job.keeps_reserved, run);
                 (job, work, txn.settle(outcome))
             };
             let done = batch.take().unwrap_or_default().into_iter().map(run).collect();
@@ -314,7 +322,8 @@ impl Fs {
             // The handle did not start: each job runs alone, and gets its own result.
             Err(_) => {
                 let run = |(job, work): (Arc<SyncJob>, Work)| {
-                    let (work, outcome) = self.run_alone(&job.node, work);
+                    let run = || self.run_alone(&job.node, work);
+                    let (work, outcome) = alloc::keeping_reserved(job.keeps_reserved, run);
                     (job, work, outcome)
                 };
                 (None, batch.unwrap_or_default().into_iter().map(run).collect())

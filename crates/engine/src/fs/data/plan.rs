@@ -323,9 +323,13 @@ impl<'f> WritePlan<'f> {
                 mapped.and(written)
             }
             WritebackMode::DioreadNolock => {
-                let mapped = self.changes.iter().map(|change| Change::Convert(change.range())).collect();
-                self.map(0, true, None)?;
-                self.changes = mapped;
+                let mut mapped: Vec<_> =
+                    self.changes.iter().map(|change| Change::Convert(change.range())).collect();
+                let outcome = self.map(0, true, None);
+                // All, or those before the error: what was to be written to them stays dirty.
+                mapped.truncate(mapped.len() - self.changes.len());
+                self.changes.extend(mapped);
+                outcome?;
                 write()?;
                 self.map(end, false, None)
             }
@@ -558,5 +562,68 @@ mod tests {
         volume.sync().unwrap();
         file.write_at(b"goes on", 0).unwrap();
         file.sync_all().unwrap();
+    }
+
+    /// Pages over blocks that are unwritten keep their claim for the map when the plan maps them and
+    /// then finds no space for other pages.
+    #[test]
+    fn what_is_mapped_before_no_space_is_dirty_over_unwritten_blocks() {
+        let device = MemDevice::new(16 << 20);
+        let options = lanefs_mkfs::Options { block_size: Some(4096), ..Default::default() };
+        lanefs_mkfs::format(&device, &options).unwrap();
+        let options = OpenOptions::new().write(true).writeback(WritebackMode::DioreadNolock);
+        let options = options.commit_interval(std::time::Duration::ZERO);
+        let volume: Volume = options.use_reserved(true).open_device(Arc::new(device)).unwrap();
+        let file = volume.create_file("/f").unwrap();
+        for i in 0..4 {
+            file.fallocate(FallocMode::Allocate, i * 100 * 4096, 4096).unwrap();
+        }
+        file.write_at(&[1; 4096], 100 * 4096).unwrap();
+        file.write_at(&[1; 4096], 350 * 4096).unwrap();
+        let node = file.inode();
+        let unwritten = || node.file().delayed().unwritten;
+        assert_eq!(unwritten(), 1);
+        let mut plan = WritePlan::of_pages(node.content());
+        plan.place(100, 1).unwrap().unwrap();
+        plan.place(350, 1).unwrap().unwrap();
+        plan.claim = None;
+        let rest: Vec<_> = std::iter::from_fn(|| alloc::reserve(&node.fs, 0, u32::MAX).ok()).collect();
+        let mapped = plan.carry_out(0, || panic!("nothing may be written"));
+        assert!(matches!(mapped, Err(Error::NoSpace)), "{mapped:?}");
+        assert_eq!(unwritten(), 1);
+        drop(rest);
+        file.sync_all().unwrap();
+        assert_eq!(unwritten(), 0);
+    }
+
+    /// A leader without a right to the blocks reserved for root takes them for a follower with it.
+    #[test]
+    fn a_follower_keeps_its_right_to_reserved_blocks() {
+        let device = MemDevice::new(16 << 20);
+        let options = lanefs_mkfs::Options { block_size: Some(4096), ..Default::default() };
+        lanefs_mkfs::format(&device, &options).unwrap();
+        let options = OpenOptions::new().write(true).use_reserved(true);
+        let volume: Volume = options.open_device(Arc::new(device)).unwrap();
+        let (file, other) = (volume.create_file("/f").unwrap(), volume.create_file("/other").unwrap());
+        for i in 0..4 {
+            file.fallocate(FallocMode::Allocate, i * 100 * 4096, 4096).unwrap();
+        }
+        let (node, other) = (file.inode(), other.inode());
+        let mut plan = WritePlan::new(node.content());
+        plan.place(350, 1).unwrap().unwrap();
+        plan.claim = None;
+        let take = || alloc::keeping_reserved(true, || alloc::reserve(&node.fs, 0, u32::MAX).ok());
+        let rest: Vec<_> = std::iter::from_fn(take).collect();
+        let gathers = |jobs| node.fs.combiner.gathers.store(jobs, std::sync::atomic::Ordering::Relaxed);
+        gathers(2);
+        std::thread::scope(|scope| {
+            let leads = || alloc::keeping_reserved(true, || node.fs.combine(other, Work::synced()).1);
+            let leader = scope.spawn(leads);
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            plan.carry_out(0, || Ok(())).unwrap();
+            leader.join().unwrap().unwrap();
+        });
+        gathers(0);
+        drop(rest);
     }
 }
