@@ -194,6 +194,26 @@ fn a_recovery_is_few_rounds() {
     }
 }
 
+/// A file is made, written and synced: its content goes with the log blocks.
+#[test]
+fn a_file_is_durable_in_two_rounds_of_writes() {
+    let device = Counting::formatted();
+    let options = OpenOptions::new().write(true).threads(false).commit_interval(Duration::ZERO);
+    let volume = options.open_device(device.clone()).unwrap();
+    let make = |n: u64| {
+        let file = volume.create_file(format!("/file-{n}")).unwrap();
+        file.write_at(&[7; 4096], 0).unwrap();
+        file.sync_all().unwrap();
+    };
+    (0..10).for_each(make);
+    device.take();
+    (10..110).for_each(make);
+    let Rounds { reads, writes, flushes, .. } = device.take();
+    println!("100 files: {reads} rounds of reads, {writes} of writes, {flushes} flushes");
+    assert!(writes <= 200 && flushes <= 200, "{writes} rounds of writes, {flushes} flushes");
+    volume.close().unwrap();
+}
+
 #[test]
 fn a_commit_and_a_checkpoint_are_few_rounds() {
     let device = Counting::formatted();
