@@ -50,10 +50,11 @@ impl Link {
     }
 
     /// Goes on sending what threads have left to the next leader, for a thread that has more to send
-    /// before it waits. Ends when all is sent, or the socket takes nothing for a while.
+    /// before it waits. Leads meanwhile. Ends when all is sent, when the socket takes nothing for a
+    /// while, or when content of another thread is for that to read.
     ///
     /// # Errors
-    /// A loss: the connection has ended.
+    /// A loss, or a reply that breaks a rule: the connection has ended.
     pub(crate) fn push(&self) -> Result<(), NbdError> {
         let reader = {
             let mut table = self.table();
@@ -61,17 +62,25 @@ impl Link {
             table.reader.take_if(|reader| is_free && reader.inlet.unsent.is_some())
         };
         let Some(mut reader) = reader else { return Ok(()) };
+        reader.resume();
         let pushed = self.push_from(&mut reader).and_then(|()| self.leave(reader));
         pushed.map_err(|e| self.end(e))
     }
 
     fn push_from(&self, reader: &mut Reader) -> Result<(), NbdError> {
-        let writable = Readiness { read: false, write: true };
+        let either = Readiness { read: true, write: true };
+        // All replies are for others.
+        let nobody = Arc::new(Waiter::new(0, 0));
         loop {
             self.send_before_sleep(&mut reader.inlet)?;
-            let taken = || self.socket.wait(writable, WAIT).map_err(|e| self.known_loss(lost(&e)));
-            if reader.inlet.unsent.is_none() || !taken()?.write {
+            if reader.inlet.unsent.is_none() {
                 return Ok(());
+            }
+            // A server may take nothing until its replies are read.
+            match self.socket.wait(either, WAIT).map_err(|e| self.known_loss(lost(&e)))? {
+                Readiness { read: true, .. } if self.receive(reader, &nobody, &mut [])? => return Ok(()),
+                Readiness { read: false, write: false } => return Ok(()),
+                _ => {}
             }
         }
     }
