@@ -13,6 +13,7 @@
 //! - what was acknowledged cannot be written again;
 //! - its guard refuses.
 
+use super::bursts::{self, Bursts};
 use super::error::NbdError;
 use super::handshake::Agreed;
 use super::job::{Data, Job};
@@ -50,7 +51,7 @@ pub(crate) struct Client {
     changed: Condvar,
     unflushed: Unflushed,
     /// Flags of every write: FUA where the server has no flush.
-    write_flags: u16,
+    pub(super) write_flags: u16,
     /// Asked on each new connection before anything is written.
     guard: Mutex<Option<RepeatGuard>>,
     /// A flush has failed: what was written since the one before may be lost.
@@ -91,7 +92,7 @@ impl Client {
         let mut left = jobs.len();
         let mut lost_since = None;
         let mut pause = FIRST_PAUSE;
-        loop {
+        while jobs.iter().any(|job| !job.done) {
             let session = self.session()?;
             let Err(why) = session.run(jobs) else { break };
             if !why.is_loss() {
@@ -135,7 +136,10 @@ impl Client {
     }
 
     /// Returns the connections, once there are some.
-    fn session(&self) -> Result<Arc<Session>, NbdError> {
+    ///
+    /// # Errors
+    /// Why the device has failed for good.
+    pub(super) fn session(&self) -> Result<Arc<Session>, NbdError> {
         let mut state = self.state();
         loop {
             match &state.failed {
@@ -237,32 +241,60 @@ impl Client {
         check(&bytes[skip..skip + len]).map_err(|why| NbdError::Fenced { why })
     }
 
-    /// Runs writes, which are kept until they are flushed. With FUA they are durable then.
+    /// Runs writes, which are kept until they are flushed. With FUA they are durable then. The next
+    /// of `writes` is asked for while those before are in flight.
     ///
     /// # Errors
     /// As [`run`](Self::run), and as [`flush`](Self::flush) where there is no room for more.
-    pub(crate) fn write(&self, writes: &[Kept]) -> Result<(), NbdError> {
-        let mut rest = writes;
-        while let Some(next) = rest.first() {
-            // What has room before a flush goes together.
-            let (first, count) = self.unflushed.enter(rest);
-            if count == 0 {
-                if self.unflushed.wait_for_room(next) == Next::Flush {
-                    let flushed = self.flush();
-                    self.unflushed.made_room();
-                    flushed?;
+    pub(crate) fn write(&self, writes: impl Iterator<Item = Kept>) -> Result<(), NbdError> {
+        let (mut writes, mut in_flight) = (writes.peekable(), Bursts::new(self));
+        while writes.peek().is_some() {
+            let burst = bursts::next(&mut writes);
+            let mut rest = &burst[..];
+            while let Some(next) = rest.first() {
+                // What has room before a flush goes together.
+                let (first, count) = self.unflushed.enter(rest);
+                let (now, later) = rest.split_at(count);
+                rest = later;
+                if count == 0 {
+                    in_flight.end()?;
+                    self.wait_for_room(next)?;
+                } else if in_flight.is_empty() && later.is_empty() && writes.peek().is_none() {
+                    let mut jobs: Vec<Job<'_>> =
+                        now.iter().map(|write| job_of(write, self.write_flags)).collect();
+                    self.end_writes(first, &mut jobs)?;
+                } else {
+                    in_flight.send(first, now)?;
                 }
-                continue;
             }
-            let (now, later) = rest.split_at(count);
-            let mut jobs: Vec<Job<'_>> = now.iter().map(|write| job_of(write, self.write_flags)).collect();
-            let ran = self.run(&mut jobs);
-            let done = jobs.iter().map(|job| job.done && job.failed.is_none());
-            self.unflushed.answered(first, done, self.write_flags & FUA != 0);
-            ran?;
-            rest = later;
         }
-        Ok(())
+        in_flight.end()
+    }
+
+    fn wait_for_room(&self, write: &Kept) -> Result<(), NbdError> {
+        if self.unflushed.wait_for_room(write) == Next::Enter {
+            return Ok(());
+        }
+        let flushed = self.flush();
+        self.unflushed.made_room();
+        flushed
+    }
+
+    /// Runs those of entered writes, from the number `first` on, that are not done, and notes what
+    /// became of them.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub(super) fn end_writes(&self, first: u64, jobs: &mut [Job<'_>]) -> Result<(), NbdError> {
+        let ran = self.run(jobs);
+        let done = jobs.iter().map(|job| job.done && job.failed.is_none());
+        self.unflushed.answered(first, done, self.write_flags & FUA != 0);
+        ran
+    }
+
+    /// Returns memory for the content of a write.
+    pub(crate) fn buffer(&self, len: usize) -> Vec<u8> {
+        self.unflushed.buffer(len)
     }
 
     /// Makes durable what was answered before. With FUA each write is durable already.
@@ -302,7 +334,7 @@ fn may_pass(why: &NbdError) -> bool {
     why.is_loss() || matches!(why, NbdError::NoExport { .. } | NbdError::OptionRefused { .. })
 }
 
-fn job_of(write: &Kept, flags: u16) -> Job<'static> {
+pub(super) fn job_of(write: &Kept, flags: u16) -> Job<'static> {
     let (command, data) = match &write.bytes {
         Some(bytes) => (Command::Write, Data::Out(Arc::clone(bytes))),
         None => (Command::WriteZeroes, Data::None),

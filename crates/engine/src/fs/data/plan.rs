@@ -17,7 +17,7 @@ use crate::store::map::{self, Mapping};
 use crate::store::txn::{Txn, credits};
 use lanefs_format::extent::Extent;
 use lanefs_format::{Inode, InodeFlags};
-use lanefs_journal::{JournalError, Pending};
+use lanefs_journal::{CommitData, JournalError, Pending};
 use std::mem;
 use std::ops::Range;
 
@@ -379,6 +379,19 @@ impl<'f> WritePlan<'f> {
     }
 }
 
+/// Pages that a commit writes.
+#[derive(Debug)]
+struct CommitPages(Pieces);
+
+impl CommitData for CommitPages {
+    fn writes(&self) -> Vec<(u64, Vec<&[u8]>)> {
+        self.0
+            .iter()
+            .map(|(offset, pieces)| (*offset, pieces.iter().map(|piece| &**piece).collect()))
+            .collect()
+    }
+}
+
 /// The changes of one handle to one file's inode.
 #[derive(Debug, Default)]
 pub(super) struct Work {
@@ -418,6 +431,17 @@ impl Work {
     /// Drops the pages, once they are written or have failed. Returns whether there were any.
     pub(super) fn let_go(&mut self) -> bool {
         !mem::take(&mut self.pages).is_empty()
+    }
+
+    /// Runs as [`run`](Self::run) does, and leaves the pages, if there are any left, to the commit.
+    pub(super) fn run_with_pages(&mut self, txn: &mut Txn<'_>, node: &CachedInode) -> Result<()> {
+        let outcome = self.run(txn, node);
+        let pages = CommitPages(mem::take(&mut self.pages));
+        // Some may be mapped if not all are.
+        if !pages.0.is_empty() && (outcome.is_ok() || self.mapped) {
+            txn.write_with_commit(pages)?;
+        }
+        outcome
     }
 
     /// Returns the credits for it, without the inode and the superblock.
