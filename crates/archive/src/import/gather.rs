@@ -1,7 +1,7 @@
 //! The data of a large file, gathered and written past the page cache.
 //!
 //! Nothing is read again, so a copy in the page cache costs time and gives nothing. A small file
-//! goes through it all the same: writeback brings many of them to the device together.
+//! goes through it all the same: the flusher writes it out while the import goes on.
 
 use crate::Cause;
 use crate::excerpt::Excerpt;
