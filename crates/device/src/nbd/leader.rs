@@ -49,9 +49,9 @@ impl Link {
         Ok(())
     }
 
-    /// Goes on sending what threads have left to the next leader, for a thread that has more to send
-    /// before it waits. Leads meanwhile. Ends when all is sent, when the socket takes nothing for a
-    /// while, or when content of another thread is for that to read.
+    /// Goes on sending what threads have left to the next leader, for a thread that has more to
+    /// send before it waits. Leads meanwhile. Ends when all is sent, when the socket takes nothing
+    /// for a while, or when content of another thread is for that to read.
     ///
     /// # Errors
     /// A loss, or a reply that breaks a rule: the connection has ended.

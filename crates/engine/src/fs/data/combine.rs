@@ -7,8 +7,8 @@
 //! thread sleeps for the device once.
 //!
 //! A thread that syncs waits here for the commit too. The leader starts it after it has handed the
-//! lead on. A thread that syncs alone leaves its pages to the commit, which writes them in the batch
-//! of its log blocks: the flush before the commit block covers both.
+//! lead on. A thread that syncs alone leaves its pages to the commit, which writes them in the
+//! batch of its log blocks: the flush before the commit block covers both.
 //!
 //! Invariants:
 //! - A leader holds no lock that a follower's work takes: inodes are locked one at a time, under
