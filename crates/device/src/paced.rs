@@ -171,7 +171,7 @@ mod tests {
         PacedDevice::new(MemDevice::new(1 << 20), pace)
     }
 
-    /// Never quicker than its pace; how much slower is the machine's affair.
+    /// Never quicker than its pace; the machine decides how much slower.
     #[test]
     fn it_takes_its_time() {
         let pace = Pace {

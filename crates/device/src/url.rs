@@ -1,13 +1,14 @@
 //! Volumes by name: a path, or a URL that says what kind of medium it is, and perhaps which part of
-//! it.
+//! it. The library, the command, mounts, the C interface and fio's engine all parse names here.
 //!
-//! `nbd://HOST/EXPORT` is an export of an NBD server (see [`NbdUrl`](crate::NbdUrl)),
-//! `rbd:POOL/IMAGE` an image of a Ceph cluster (see [`RbdUrl`](crate::RbdUrl)).
-//! `overlay:base=URL,top=FILE` and `cached:URL,dir=DIR` are devices over another one (see
-//! `stacked`).
-//! `disk.raw@2` and `disk.raw@root` are partitions, `disk.raw?offset=1M&size=4G` is a range of
-//! bytes. A path that exists as written is a path. Every name of a volume goes through here: those
-//! of the library, the command, a mount, the C interface and fio's engine.
+//! - `nbd://HOST/EXPORT`: an export of an NBD server (see [`NbdUrl`](crate::NbdUrl));
+//! - `rbd:POOL/IMAGE`: an image of a Ceph cluster (see [`RbdUrl`](crate::RbdUrl));
+//! - `overlay:base=URL,top=FILE`, `cached:URL,dir=DIR`: a device over another one (see `stacked`);
+//! - `pmem:FILE`: a mapped file; `mem:SIZE`: memory, for tests;
+//! - `disk.raw@2`, `disk.raw@root`: a partition;
+//! - `disk.raw?offset=1M&size=4G`: a range of bytes.
+//!
+//! A path that exists as written is a path.
 
 use crate::errno::{EINVAL, ENOENT, ENOMEM, ENOSPC};
 use crate::nbd::{NbdDevice, NbdUrl, is_nbd, split_part, without_password};

@@ -30,7 +30,7 @@ const SPARE: usize = 8;
 /// Bytes of a write from which on it is content, which does not change again: writeback begins.
 const CONTENT: usize = 128 << 10;
 
-/// See the head of the file.
+/// A device that writes behind.
 #[derive(Debug)]
 pub(super) struct WriteBehind {
     shared: Arc<Shared>,

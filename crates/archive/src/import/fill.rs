@@ -106,7 +106,7 @@ impl<'a> Fill<'a> {
         Ok(())
     }
 
-    /// Returns the names the layer of an error.
+    /// Names the layer in an error.
     fn named(&self, error: Error) -> Error {
         match &self.layer {
             Some(layer) => error.in_layer(&layer.label),

@@ -59,7 +59,7 @@ impl Volume {
         volume
     }
 
-    /// Returns the names the volume in a failure of an operation on all of it.
+    /// Names the volume in a failure of an operation on all of it.
     pub(super) fn whole<T>(&self, operation: &'static str, done: Result<T>) -> Result<T> {
         match &self.name {
             Some(name) => done.or_cannot(operation, name),

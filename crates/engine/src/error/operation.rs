@@ -92,7 +92,7 @@ impl Error {
         }
     }
 
-    /// Returns the names the operation and its paths, unless the error names a path already.
+    /// Adds the operation and its paths to an error that names no path.
     fn naming(self, operation: &'static str, path: &Path, target: Option<&Path>) -> Error {
         match self {
             Error::Operation(_) => self,
@@ -110,7 +110,7 @@ impl Error {
 pub(crate) trait OrCannot<T> {
     fn or_cannot(self, operation: &'static str, path: impl AsRef<Path>) -> Result<T>;
 
-    /// Returns the names the second path of a rename or a link too.
+    /// Does the same, with the second path of a rename or a link.
     fn or_cannot_to(
         self,
         operation: &'static str,

@@ -9,6 +9,7 @@ use lanefs_format::State;
 impl Fs {
     /// Makes everything durable.
     ///
+    /// # Errors
     /// The journal's, or the first of a file. Everything that can be committed is committed.
     pub(crate) fn sync(&self) -> Result<()> {
         let written = self.write_files();

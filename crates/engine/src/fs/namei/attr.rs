@@ -113,8 +113,8 @@ const S_IXGRP: u16 = 0o010;
 /// [`Error::Invalid`].
 pub(super) fn check_owner(uid: Option<u32>, gid: Option<u32>) -> Result<()> {
     match (uid, gid) {
-        (Some(u32::MAX), _) => Err(Error::Invalid("user 4294967295, which is nobody's number")),
-        (_, Some(u32::MAX)) => Err(Error::Invalid("group 4294967295, which is nobody's number")),
+        (Some(u32::MAX), _) => Err(Error::Invalid("user 4294967295, which stands for no user")),
+        (_, Some(u32::MAX)) => Err(Error::Invalid("group 4294967295, which stands for no group")),
         _ => Ok(()),
     }
 }
@@ -230,7 +230,7 @@ impl CachedInode {
             Some(_) if !self.fs.has_ro(RoCompat::PROJECT) => {
                 return Err(Error::NotSupported("the volume has no projects".into()));
             }
-            Some(u32::MAX) => return Err(Error::Invalid("project 4294967295, which is nobody's number")),
+            Some(u32::MAX) => return Err(Error::Invalid("project 4294967295, which stands for no project")),
             None if flags.is_none() => return Ok(()),
             _ => {}
         }
