@@ -45,7 +45,7 @@ impl Pace {
         bytes: 1 << 30,
         flush: Duration::from_millis(2),
     };
-    /// A disk that turns.
+    /// A hard disk.
     pub const DISK: Self = Self {
         latency: Duration::from_millis(4),
         iops: 120,

@@ -153,8 +153,8 @@ impl<'a> ImageOptions<'a> {
 ///
 /// # Errors
 /// What ended the export early: a directory cannot be read, the target cannot be written, is there
-/// ([`Cause::TargetExists`]), or `events` cancelled. What concerns one name is told by
-/// [`Event::Skipped`], and the export goes on.
+/// ([`Cause::TargetExists`]), or `events` cancelled. [`Event::Skipped`] reports a failure of one
+/// name, and the export goes on.
 ///
 /// # Examples
 /// ```

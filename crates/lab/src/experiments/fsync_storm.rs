@@ -34,8 +34,8 @@ impl Experiment for FsyncStorm {
     }
 
     fn cases(&self, plan: &Plan) -> Vec<Case> {
-        let played = plan.simulated.iter().map(|device| played(plan, *device));
-        std::iter::once(modes(plan)).chain(played).collect()
+        let simulated = plan.simulated.iter().map(|device| on_simulated(plan, *device));
+        std::iter::once(modes(plan)).chain(simulated).collect()
     }
 
     fn findings(&self, cases: &[CaseResult]) -> Vec<String> {
@@ -146,7 +146,7 @@ fn modes(plan: &Plan) -> Case {
 }
 
 /// Returns the case on a simulated device, such as the source's volume.
-fn played(plan: &Plan, device: Simulated) -> Case {
+fn on_simulated(plan: &Plan, device: Simulated) -> Case {
     let size = size(plan).min(1 << 20);
     let most = plan.storm.iter().copied().max().unwrap_or(0);
     let work = work(size);

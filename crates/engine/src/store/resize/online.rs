@@ -1,7 +1,7 @@
 //! Growth of a volume that is open, beside threads that use it.
 //!
 //! A step is planned, and later taken, while no handle is open ([`Journal::alone`]): nothing
-//! changes the metadata below the old end meanwhile, and it is all home. What lies behind the old
+//! changes the metadata below the old end meanwhile, and it is all in place. What lies behind the old
 //! end is written between the two, beside other threads. So they wait twice for about the time of a
 //! commit.
 //!
