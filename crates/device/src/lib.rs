@@ -18,6 +18,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod absolute;
 mod block_device;
 mod buf;
 #[cfg(target_os = "linux")]
@@ -33,6 +34,9 @@ mod forward;
 mod identity;
 #[cfg(target_os = "linux")]
 mod inherited;
+#[cfg(target_os = "linux")]
+mod loop_device;
+mod medium;
 mod mem;
 mod memory;
 mod nbd;
@@ -51,12 +55,14 @@ mod policy;
 #[cfg(not(target_os = "linux"))]
 mod portable;
 mod rbd;
+mod scheme;
 mod stacked;
 #[cfg(not(target_os = "linux"))]
 mod unmapped;
 mod url;
 mod window;
 
+pub use absolute::absolute_name;
 pub use block_device::{BlockDevice, ReadOp, RepeatCheck, RepeatGuard, WriteOp, check_range};
 pub use buf::AlignedBuf;
 #[cfg(target_os = "linux")]
@@ -71,6 +77,7 @@ pub use file::{FileDevice, claimed_device, lengthen, lock_holders, resize_mounte
 pub use file_options::{Cached, FileOptions, IoUring};
 #[cfg(target_os = "linux")]
 pub use inherited::inherited_files;
+pub use medium::{Medium, Part};
 pub use mem::MemDevice;
 pub use nbd::{
     ExportFlags, NbdAddress, NbdDevice, NbdError, NbdExport, NbdFailure, NbdUrl, without_password,
@@ -92,12 +99,12 @@ pub use policy::set_idle_policy;
 #[cfg(not(target_os = "linux"))]
 pub use portable::FileDevice;
 pub use rbd::{RbdDevice, RbdError, RbdFailure, RbdUrl};
-pub use stacked::{absolute_name, innermost, layers};
+pub use stacked::{innermost, layers};
 #[cfg(not(target_os = "linux"))]
 use unmapped::PmemDevice;
 #[cfg(not(target_os = "linux"))]
 pub use unmapped::{Lent, Mapped, Persistence};
-pub use url::{Medium, Part, VolumeUrl, create_url, open_url};
+pub use url::{VolumeUrl, create_url, open_url};
 pub use window::Window;
 
 /// The user id for a medium whose owner cannot be told.

@@ -30,7 +30,6 @@ mod tests;
 pub(crate) use tests::at_next_lock;
 mod vectored;
 
-pub(crate) use lock::backing;
 pub use lock::{claimed_device, lock_holders};
 pub use mounted::{lengthen, resize_mounted};
 #[cfg(not(target_pointer_width = "64"))]

@@ -55,8 +55,6 @@ mod on_cluster {
     const FENCING: Duration = Duration::from_secs(90);
     /// The most bytes that one request makes zeros of.
     const CUT_ZEROES: u64 = 256 << 20;
-    /// The user id for a medium whose owner cannot be told.
-    const UNKNOWN_OWNER: u32 = 65534;
 
     /// An RBD image, as a device.
     ///
@@ -191,7 +189,7 @@ mod on_cluster {
 
         /// Not known: clients of the cluster are no users of this host.
         fn owner(&self) -> Option<u32> {
-            Some(UNKNOWN_OWNER)
+            Some(crate::UNKNOWN_OWNER)
         }
 
         fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {

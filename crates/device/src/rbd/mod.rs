@@ -23,4 +23,4 @@ mod url;
 pub use device::RbdDevice;
 pub use error::{RbdError, RbdFailure};
 pub use url::RbdUrl;
-pub(crate) use url::{is_rbd, partition_of};
+pub(crate) use url::partition_of;
