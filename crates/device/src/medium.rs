@@ -39,7 +39,8 @@ pub enum Medium<'a> {
 /// A part of a medium, as the name of a volume gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part<'a> {
-    /// `FILE@2`, `FILE@root`: a partition, as [`PartitionTable::find`](crate::PartitionTable::find) finds it.
+    /// `FILE@2`, `FILE@root`: a partition, as [`PartitionTable::find`](crate::PartitionTable::find)
+    /// finds it.
     Partition(&'a OsStr),
     /// `FILE?offset=1M&size=4G`: a range of bytes.
     Bytes {

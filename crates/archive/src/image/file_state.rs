@@ -38,7 +38,8 @@ impl FileState {
 }
 
 impl Blob {
-    /// Returns the state of its file now; `None` for a pipe, and for a copy, which no other process has.
+    /// Returns the state of its file now; `None` for a pipe, and for a copy, which no other process
+    /// has.
     fn state(&self) -> io::Result<Option<FileState>> {
         let meta = match self {
             Self::File(path) => path.metadata()?,

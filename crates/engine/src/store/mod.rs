@@ -20,6 +20,7 @@ pub(crate) mod log_place;
 pub(crate) mod map;
 pub(crate) mod orphan;
 pub(crate) mod resize;
+pub(crate) mod space;
 mod superblock;
 mod torn;
 pub(crate) mod txn;

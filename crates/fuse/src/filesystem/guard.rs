@@ -104,7 +104,8 @@ pub(super) fn check_flags(meta: &Metadata, change: Change) -> Answer {
     if meta.flags().intersects(forbids) { Err(Fault(Errno::PERM)) } else { Ok(()) }
 }
 
-/// Returns how the caller counts for a change of content: privileged, of the file's group, or other.
+/// Returns how the caller counts for a change of content: privileged, of the file's group, or
+/// other.
 fn modifier(caller: &Caller<'_>, meta: &Metadata, keeps: Keeps) -> Modifier {
     if meta.permissions() & SET_IDS == 0 {
         return Modifier::Privileged;
@@ -120,7 +121,8 @@ fn modifier(caller: &Caller<'_>, meta: &Metadata, keeps: Keeps) -> Modifier {
     }
 }
 
-/// Returns how the caller counts for a change of owner or group. Set-user-id is cleared for every caller.
+/// Returns how the caller counts for a change of owner or group. Set-user-id is cleared for every
+/// caller.
 pub(super) fn chown_modifier(caller: &Caller<'_>, meta: &Metadata) -> Modifier {
     match is_outsider(caller, meta) && !caller.has(Capability::Fsetid) {
         true => Modifier::Other,

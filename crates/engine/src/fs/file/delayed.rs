@@ -2,8 +2,9 @@
 
 use crate::error::Result;
 use crate::fs::Fs;
-use crate::store::alloc::{self, Claim, Reserved};
+use crate::store::alloc::{self, Reserved};
 use crate::store::map::TreeWidth;
+use crate::store::space::Claim;
 use std::collections::BTreeMap;
 use std::ops::Range;
 

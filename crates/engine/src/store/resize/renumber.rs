@@ -8,7 +8,7 @@
 
 use super::Resizing;
 use super::maps::{MapWalk, WholeMap};
-use super::relocate::check_credits;
+use super::step::check_credits;
 use super::usage::each_inode;
 use crate::error::{DirError, Error, ResizeError, Result};
 use lanefs_format::dirent::{self, DirLayout};

@@ -7,10 +7,9 @@
 use super::lookup::{check, lookup};
 use super::{DIRECT, MAX_PHYSICAL, ROOT_SIZE, max_blocks, number, numbers, pointers, set_number, slot, span};
 use crate::error::{Error, IndirectError, Result};
-use crate::store::alloc::BlockKind;
 use crate::store::kind;
 use crate::store::map::{ChangeBlocks, Mapping, Progress, ReadBlocks};
-use crate::store::txn::credits;
+use crate::store::txn::{BlockKind, credits};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
