@@ -31,6 +31,7 @@ mod error;
 mod file;
 mod file_options;
 mod forward;
+mod host;
 mod identity;
 #[cfg(target_os = "linux")]
 mod inherited;
@@ -75,6 +76,7 @@ pub use file::IN_THIS_PROCESS;
 #[cfg(target_os = "linux")]
 pub use file::{FileDevice, claimed_device, lengthen, lock_holders, resize_mounted};
 pub use file_options::{Cached, FileOptions, IoUring};
+pub use host::{host_name, memory_size};
 #[cfg(target_os = "linux")]
 pub use inherited::inherited_files;
 pub use medium::{Medium, Part};

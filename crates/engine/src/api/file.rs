@@ -14,7 +14,8 @@ use std::sync::Arc;
 /// of it.
 ///
 /// [`Volume::open_options`](crate::Volume::open_options) opens one.
-/// [`FileCursor`](crate::FileCursor) adds a position.
+/// [`FileCursor`](crate::FileCursor) adds a position. An open file has no path, for it may have
+/// been renamed or removed: its errors name the reason alone.
 ///
 /// # Examples
 /// ```

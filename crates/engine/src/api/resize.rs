@@ -185,9 +185,9 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn grow(&self, size: u64) -> Result<u64> {
-        self.fs.check_writable()?;
         let block_size = u64::from(self.fs.block_size);
-        self.fs.grow(size / block_size)?;
+        let grown = self.fs.check_writable().and_then(|()| self.fs.grow(size / block_size));
+        self.whole("grow", grown)?;
         Ok(self.fs.layout().blocks_count() * block_size)
     }
 }

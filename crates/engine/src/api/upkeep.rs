@@ -38,6 +38,10 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn upkeep(&self, task: Upkeep) -> Result<()> {
+        self.whole("run a background task of", self.run_task(task))
+    }
+
+    fn run_task(&self, task: Upkeep) -> Result<()> {
         let fs = &self.fs;
         fs.check_writable()?;
         match task {

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 /// A failed operation of [`Volume`](crate::Volume), [`At`](crate::At) or [`Dir`](crate::Dir): what
 /// failed, with which path, and why.
 ///
-/// It reads as one line: `cannot open "/etc/passwd": No such file or directory`.
+/// It reads as one line: `cannot open "/etc/passwd": No such file or directory`. Operations on an
+/// open [`File`](crate::File) or a [`Node`](crate::Node) have no path to name.
 #[derive(Debug)]
 pub struct OperationError {
     operation: &'static str,
