@@ -10,7 +10,7 @@ use crate::fs::inode::InodeRef;
 use crate::fs::namei::Atime;
 use crate::fs::namei::{Modifier, NewAttr, NewKind, RenameFlags, SetAttr};
 use lanefs_device::os_name::{OsStrExt, OsStringExt};
-use lanefs_format::{FileType, InodeFlags};
+use lanefs_format::{FileType, InodeFlags, S_ISGID};
 use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -250,10 +250,10 @@ impl Node {
     /// [`Error::ReadOnly`], [`Error::NotPermitted`].
     pub fn drop_set_group_id(&self) -> Result<()> {
         let permissions = self.node.state().mode & 0o7777;
-        if permissions & 0o2000 == 0 {
+        if permissions & S_ISGID == 0 {
             return Ok(());
         }
-        self.set_attr(&SetAttr { permissions: Some(permissions & !0o2000), ..SetAttr::default() })
+        self.set_attr(&SetAttr { permissions: Some(permissions & !S_ISGID), ..SetAttr::default() })
     }
 
     /// Sets the flags that chattr(1) sets: those that a user may change are replaced by their

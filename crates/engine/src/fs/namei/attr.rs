@@ -5,7 +5,7 @@ use crate::fs::inode::CachedInode;
 use crate::store::alloc;
 use crate::store::txn::{Txn, credits};
 use crate::store::xattr;
-use lanefs_format::{FileType, Inode, InodeFlags, RoCompat, Timestamp};
+use lanefs_format::{FileType, Inode, InodeFlags, RoCompat, S_ISGID, S_ISUID, Timestamp};
 
 /// A time to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,8 +102,6 @@ impl SetAttr {
 /// The attribute with the capabilities that a program gets when it is run.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
-const S_ISUID: u16 = 0o4000;
-const S_ISGID: u16 = 0o2000;
 const S_IXGRP: u16 = 0o010;
 
 /// Refuses as owner or group the number 2^32 - 1, which chown(2) takes for "leave it as it is". No
