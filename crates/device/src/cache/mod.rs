@@ -86,11 +86,6 @@ impl CachedDevice {
         }
     }
 
-    /// Returns the bytes of this host that the cache takes.
-    pub fn kept_bytes(&self) -> u64 {
-        self.store.allocated()
-    }
-
     /// Looks for the blocks of a read in the cache.
     fn look<'a, 'b>(&self, op: &'a mut ReadOp<'b>) -> Looked<'a, 'b> {
         let touched = blocks_of(op.offset, op.buf.len() as u64);

@@ -109,14 +109,15 @@ impl Dir {
         find().or_cannot("open directory", name.as_ref())
     }
 
-    /// Opens the file `name`, for writing too unless the volume is read-only or a hash tree fixes
-    /// the content. Links are not followed.
+    /// Opens the file `name` for reading; does not follow a symbolic link.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::IsDir`], [`Error::Loop`] for a symbolic link.
+    /// [`Error::NotFound`], [`Error::IsDir`], [`Error::Loop`] for a symbolic link,
+    /// [`Error::Invalid`] for a device, fifo or socket; those of a damaged volume.
     pub fn open_file(&self, name: impl AsRef<OsStr>) -> Result<File> {
         let _timer = self.node.fs.counters.open.start();
-        self.find(name.as_ref()).and_then(File::of_node_as_may).or_cannot("open", name.as_ref())
+        let opened = self.find(name.as_ref()).and_then(|node| File::of_node(node, false));
+        opened.or_cannot("open", name.as_ref())
     }
 
     /// Returns the target of the symbolic link `name`.
@@ -128,11 +129,26 @@ impl Dir {
         Ok(OsString::from_vec(read().or_cannot("read symbolic link", name.as_ref())?).into())
     }
 
-    /// Makes a new, empty file.
+    /// Makes a new, empty file, and opens it for reading and writing. Fails if the name exists, as
+    /// [`std::fs::File::create_new`] does. [`at`](Self::at) has
+    /// [`open_options`](crate::At::open_options) for all other ways to open a file.
     ///
     /// # Errors
-    /// [`Error::Exists`], [`Error::NoSpace`], ...
-    pub fn create_file(&self, name: impl AsRef<OsStr>, attr: NewAttr) -> Result<File> {
+    /// [`Error::Exists`], [`Error::NameTooLong`], [`Error::NotFound`] for a directory that was
+    /// removed, [`Error::NoSpace`], [`Error::ReadOnly`], [`Error::NotPermitted`] for an immutable
+    /// directory; the journal's or the device's.
+    ///
+    /// ```
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
+    /// use lanefs::{Error, NewAttr};
+    /// let attr = NewAttr { permissions: 0o600, uid: 0, gid: 0 };
+    /// let dir = volume.open_dir("/")?;
+    /// dir.create_new_file("lock", attr)?;
+    /// let again = dir.create_new_file("lock", attr);
+    /// assert!(matches!(again.unwrap_err().kind(), Error::Exists));
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
+    pub fn create_new_file(&self, name: impl AsRef<OsStr>, attr: NewAttr) -> Result<File> {
         let _timer = self.node.fs.counters.open.start();
         let made = self.create(name.as_ref(), NewKind::File, attr);
         made.and_then(|node| File::of_node(node, true)).or_cannot("create", name.as_ref())
@@ -367,7 +383,7 @@ mod tests {
         volume.write("/kept", b"").unwrap();
         let mut dir = volume.open_dir("/top").unwrap();
         for _ in 0..300 {
-            dir.create_file("file", attr).unwrap();
+            dir.create_new_file("file", attr).unwrap();
             dir.symlink("/", "link", attr).unwrap();
             dir = dir.create_dir("a name of twenty-one.", attr).unwrap();
         }

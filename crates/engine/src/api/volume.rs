@@ -207,7 +207,7 @@ impl Volume {
     /// let attr = NewAttr { permissions: 0o644, uid: 0, gid: 0 };
     /// let dir = volume.open_dir("/")?;
     /// for i in 0..100 {
-    ///     dir.create_file(format!("file-{i}"), attr)?.write_at(b"content", 0)?;
+    ///     dir.create_new_file(format!("file-{i}"), attr)?.write_at(b"content", 0)?;
     /// }
     /// assert_eq!(dir.read_dir()?.len(), 101); // and lost+found
     /// # Ok::<(), lanefs::Error>(())
