@@ -118,7 +118,8 @@ impl Source {
     /// read front to back. A `choice` of a tag or a platform asks for an image.
     ///
     /// # Errors
-    /// As of [`archive`](Self::archive) and [`image`](Self::image); the copy cannot be written.
+    /// A stream that cannot be read, or that no reader here unpacks; an image without the choice;
+    /// a copy that cannot be written.
     pub fn reader(
         name: impl AsRef<[u8]>,
         stream: impl Read + Send + 'static,

@@ -46,7 +46,8 @@ impl OpenOptions {
     /// Opens the volume on a device.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// A volume that breaks a rule of the format or needs a feature that lanefs does not have; the
+    /// device's.
     pub fn open_device(self, device: Arc<dyn BlockDevice>) -> Result<Volume> {
         Ok(Volume::new(Fs::open(device, self)?))
     }

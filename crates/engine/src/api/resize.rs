@@ -104,7 +104,7 @@ impl Resize {
     /// `superblock`.
     ///
     /// # Errors
-    /// As [`fit`](Self::fit).
+    /// [`ResizeError`](crate::ResizeError): block or inode numbers do not reach so far.
     pub fn fit_of(superblock: &Superblock, size: u64) -> Result<u64> {
         fit(superblock, size)
     }
