@@ -9,13 +9,13 @@ use crate::{Outcome, stop};
 
 /// A receiver of the progress of a run.
 pub trait Watch {
-    /// Is called when an experiment begins; it will take `steps` steps.
+    /// Notes that an experiment begins, which takes `steps` steps.
     fn begins(&mut self, name: &str, question: &str, steps: usize);
-    /// Is called when the next step is taken.
+    /// Notes that the next step is taken.
     fn step(&mut self, what: &str);
-    /// Is called when all rounds of a case are over.
+    /// Notes that all rounds of a case are over.
     fn case_done(&mut self, case: &CaseResult);
-    /// Is called when the experiment is over.
+    /// Notes that the experiment is over.
     fn ends(&mut self, result: &ExperimentResult);
 }
 

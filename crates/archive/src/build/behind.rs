@@ -315,7 +315,7 @@ impl Drop for WriteBehind {
         self.shared.lock().ended = true;
         self.shared.filled.notify_all();
         if let Some(thread) = self.thread.take() {
-            // It does not panic, and its failures were told by the flush.
+            // It does not panic, and the flush has reported its failures.
             let _ = thread.join();
         }
     }

@@ -80,7 +80,7 @@ impl Folder {
         &self.object
     }
 
-    /// Gives the directory up as an inode.
+    /// Converts the folder into its inode.
     #[must_use]
     pub fn into_object(self) -> Object {
         self.object
@@ -236,7 +236,7 @@ impl Folder {
         self.remove_file(name)
     }
 
-    /// Runs `make`, once more without what had the name before.
+    /// Runs `make`. If the name exists, removes the entry and runs it again.
     fn afresh<T>(&self, name: &CStr, make: impl Fn() -> Result<T, Errno>) -> Result<T> {
         match make() {
             Err(Errno::EXIST) => {

@@ -6,7 +6,7 @@ use std::fs::Metadata;
 use std::io;
 use std::time::SystemTime;
 
-/// What differs when a file was written or replaced.
+/// The state of a file that changes with each write or replacement.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct FileState {
     len: u64,

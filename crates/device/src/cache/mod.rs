@@ -243,7 +243,7 @@ impl BlockDevice for CachedDevice {
         self.wrote(done, &[WriteOp { offset, data: &[data] }])
     }
 
-    /// The guard is set when this host has claimed the volume. What was read before is kept only if
+    /// Passes the guard on. It is set when this host has claimed the volume. What was read before is kept only if
     /// no other host can have written since.
     fn guard_repeats(&self, guard: RepeatGuard) {
         let now = BaseIdentity::read(&*self.base).ok();

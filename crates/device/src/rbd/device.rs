@@ -182,12 +182,13 @@ mod on_cluster {
             self.read_only
         }
 
-        /// The image's lock is held, and the cluster rejects the writes of a client that lost it.
+        /// Returns `true` for a writer: the image's lock is held, and the cluster rejects the writes
+        /// of a client that lost it.
         fn is_private(&self) -> bool {
             !self.read_only
         }
 
-        /// Not known: clients of the cluster are no users of this host.
+        /// Returns that it is not known: clients of the cluster are no users of this host.
         fn owner(&self) -> Option<u32> {
             Some(crate::UNKNOWN_OWNER)
         }

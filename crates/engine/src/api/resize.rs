@@ -137,6 +137,17 @@ impl Resize {
     /// # Errors
     /// [`ResizeError`](crate::ResizeError): the volume is as it was. After an error of the journal
     /// or the device, recovery leaves a sound volume with its old size or the new one.
+    ///
+    /// ```
+    /// # use lanefs::device::MemDevice;
+    /// # use lanefs::{OpenOptions, Resize, mkfs};
+    /// # let device = std::sync::Arc::new(MemDevice::new(64 << 20));
+    /// # mkfs::format(&*device, &mkfs::Options::default())?;
+    /// let mut resize = Resize::open(device, OpenOptions::new())?;
+    /// resize.shrink(resize.minimum()?)?;
+    /// assert!(resize.size() < 16 << 20);
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
     pub fn shrink(&mut self, size: u64) -> Result<()> {
         self.volume.shrink(size / u64::from(self.block_size()))
     }
