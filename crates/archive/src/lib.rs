@@ -7,8 +7,8 @@
 //! - [`export_image`] makes an image for containers.
 //! - [`diff`] compares two trees.
 //!
-//! Each reports its steps to the caller ([`Event`]), which shows progress, decides what a name means
-//! that cannot be taken over, and may cancel. Nothing is printed.
+//! Each reports its steps to the caller ([`Event`]), which shows progress, decides what a name
+//! means that cannot be taken over, and may cancel. Nothing is printed.
 //!
 //! # Example
 //! A file system image out of a root file system in an archive:

@@ -1,4 +1,10 @@
 //! A mount, from FUSE_INIT until its volume is closed.
+//!
+//! Invariant: a mount that could not begin, or whose serving failed, is aborted, unmounted and
+//! closed. Otherwise programs would wait for it for ever.
+//!
+//! Hazard: the volume closes after the mount has gone from the table. A program that opens it at
+//! once may find it locked for a moment.
 
 use crate::bdi::CacheRule;
 use crate::broker::Broker;

@@ -1,4 +1,11 @@
 //! A directory of the host, held by a descriptor.
+//!
+//! Invariants:
+//! - A name below is reached through no symbolic link.
+//! - What a name holds is checked ([`guard`]) before it is overwritten.
+//!
+//! Hazard: other users may change the tree meanwhile. [`Folder::beneath_as`] refuses a directory
+//! that took the place of another.
 
 use super::{Error, Identity, Object, Overwrite, Result, guard};
 use rustix::fd::OwnedFd;

@@ -209,8 +209,8 @@ impl<'a> Fill<'a> {
             return Ok(());
         }
         let dir = match self.dir(dir, false) {
-            // A name that is no directory has nothing below it. umoci writes such whiteouts for what was in a
-            // directory that became a file or a link.
+            // A name that is no directory has nothing below it. umoci writes such whiteouts for
+            // what was in a directory that became a file or a link.
             Err(lanefs::Error::NotFound | lanefs::Error::NotDir) => return Ok(()),
             found => found.cloned(),
         };

@@ -3,7 +3,8 @@
 //! - Read: long names and links of GNU and pax, numbers in base 256, pax times to the nanosecond;
 //!   extended attributes (`SCHILY.xattr.`, `LIBARCHIVE.xattr.`) and ACLs as text (`SCHILY.acl.`);
 //!   sparse files in the old GNU form and in pax forms 0.0, 0.1 and 1.0.
-//! - Written: pax, with an extended header only where ustar cannot say it; sparse files in form 1.0.
+//! - Written: pax, with an extended header only where ustar cannot say it; sparse files in form
+//!   1.0.
 //!
 //! Invariant: the same members give the same bytes.
 //!

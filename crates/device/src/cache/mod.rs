@@ -243,8 +243,8 @@ impl BlockDevice for CachedDevice {
         self.wrote(done, &[WriteOp { offset, data: &[data] }])
     }
 
-    /// Passes the guard on. It is set when this host has claimed the volume. What was read before is kept only if
-    /// no other host can have written since.
+    /// Passes the guard on. It is set when this host has claimed the volume. What was read before
+    /// is kept only if no other host can have written since.
     fn guard_repeats(&self, guard: RepeatGuard) {
         let now = BaseIdentity::read(&*self.base).ok();
         if self.head.is_unclosed() || now.is_none() || now != self.head.identity() {

@@ -182,8 +182,8 @@ mod on_cluster {
             self.read_only
         }
 
-        /// Returns `true` for a writer: the image's lock is held, and the cluster rejects the writes
-        /// of a client that lost it.
+        /// Returns `true` for a writer: the image's lock is held, and the cluster rejects the
+        /// writes of a client that lost it.
         fn is_private(&self) -> bool {
             !self.read_only
         }

@@ -107,8 +107,8 @@ impl Node {
     /// # Errors
     /// [`Error::Exists`], [`Error::NotDir`], [`Error::NameTooLong`], [`Error::NotFound`] for a
     /// directory that was removed, [`Error::NoSpace`], [`Error::TooManyLinks`],
-    /// [`Error::ReadOnly`], [`Error::NotPermitted`] for an immutable directory; the journal's or the
-    /// device's.
+    /// [`Error::ReadOnly`], [`Error::NotPermitted`] for an immutable directory; the journal's or
+    /// the device's.
     pub fn create(
         &self,
         name: impl AsRef<OsStr>,

@@ -53,8 +53,8 @@ impl Volume {
     /// Returns the whole content of a file.
     ///
     /// # Errors
-    /// The errors of [`open_file`](Self::open_file) and [`File::read_at`]; [`Error::NoMemory`] for a
-    /// file that is larger than memory, as a sparse one may be.
+    /// The errors of [`open_file`](Self::open_file) and [`File::read_at`]; [`Error::NoMemory`] for
+    /// a file that is larger than memory, as a sparse one may be.
     ///
     /// ```
     /// # let volume = lanefs::Volume::in_memory(16 << 20)?;

@@ -1,4 +1,10 @@
 //! The end of an open volume.
+//!
+//! Order: changes are refused first; then dirty pages, the journal, and at last the superblock are
+//! written, and the device is flushed.
+//!
+//! Hazard: a close that fails leaves the volume as a crash does. It is not marked clean, and the
+//! next open recovers it.
 
 use super::Fs;
 use super::mmp::HostClaim;

@@ -1,4 +1,10 @@
 //! What chmod, chown and utimes change.
+//!
+//! Invariant: space is claimed for all changes of the attribute block before the first, so that a
+//! call changes everything or nothing.
+//!
+//! Hazard: a change of owner or content takes set-id bits and capabilities away. The caller says as
+//! what it counts ([`Modifier`]): this file knows of no users.
 
 use crate::error::{Error, Result};
 use crate::fs::inode::CachedInode;

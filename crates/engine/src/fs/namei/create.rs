@@ -1,4 +1,9 @@
 //! New inodes: files, directories, symbolic links, devices, fifos, sockets.
+//!
+//! Invariants:
+//! - Inode and name are made under one handle, in the locked directory.
+//! - All that can fail is read and claimed first: an inode whose name cannot be inserted is given
+//!   back before the handle ends.
 
 use super::attr::check_owner;
 use super::{add_dir_link, check_dir_links, check_new_name, find_name};

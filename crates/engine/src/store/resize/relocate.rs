@@ -1,4 +1,9 @@
 //! Runs a planned relocation, in batches of files.
+//!
+//! Copies are written to free blocks first. Then one transaction changes the maps and the bitmaps
+//! of all files of a batch, and is checkpointed before the next batch begins.
+//!
+//! Invariant: a crash leaves each file with its old blocks or its new ones.
 
 use super::Resizing;
 use super::copy_runs::RunCopy;

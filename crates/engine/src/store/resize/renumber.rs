@@ -1,10 +1,10 @@
 //! Inodes with numbers that a smaller volume has not get others.
 //!
 //! Directory entries have the number of an inode, `.` and the `..` of its subdirectories too. So do
-//! the checksums of the inode, of its extent blocks and of the blocks of its directory. All of these
-//! change in one transaction, together with the two bitmaps: a crash leaves the inode with its old
-//! number or its new one. A transaction takes as many inodes as it has room for, and rewrites each
-//! block once.
+//! the checksums of the inode, of its extent blocks and of the blocks of its directory. All of
+//! these change in one transaction, together with the two bitmaps: a crash leaves the inode with
+//! its old number or its new one. A transaction takes as many inodes as it has room for, and
+//! rewrites each block once.
 
 use super::Resizing;
 use super::maps::{MapWalk, WholeMap};

@@ -1,4 +1,11 @@
 //! The cached pages of one file.
+//!
+//! Invariants:
+//! - A chunk that no thread has locked is in `dirty` if and only if it has a dirty block.
+//! - A file with dirty chunks or a writeback is in the list of the volume.
+//!
+//! Hazard: dropping the last reference drops dirty pages too. The inode keeps one until they are
+//! written.
 
 use super::PageCache;
 use super::chunk::Chunk;
