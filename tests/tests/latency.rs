@@ -117,9 +117,10 @@ fn a_walk_of_many_files_is_few_rounds() {
     }
 }
 
-#[test]
-fn the_map_of_a_fragmented_file_is_few_rounds() {
-    const EXTENTS: u64 = 20_000;
+const EXTENTS: u64 = 20_000;
+
+/// Returns a volume with the file `/f` of so many extents.
+fn with_a_fragmented_file() -> Arc<Counting> {
     let device = Counting::formatted();
     let volume = OpenOptions::new().write(true).open_device(device.clone()).unwrap();
     let file = volume.create_file("/f").unwrap();
@@ -128,7 +129,27 @@ fn the_map_of_a_fragmented_file_is_few_rounds() {
     }
     drop(file);
     volume.close().unwrap();
+    device
+}
 
+#[test]
+fn the_deletion_of_a_fragmented_file_is_few_rounds() {
+    let device = with_a_fragmented_file();
+    let options = OpenOptions::new().write(true).threads(false).commit_interval(Duration::ZERO);
+    let volume = options.open_device(device.clone()).unwrap();
+    device.take();
+    volume.remove_file("/f").unwrap();
+    let Rounds { reads, bytes, .. } = device.take();
+    println!("deletion of {EXTENTS} extents: {reads} rounds, {} KiB", bytes >> 10);
+    // A few for the nodes, of which there are 239, and one for the bitmap of each group.
+    assert!(reads <= 40, "{reads} rounds");
+    assert!(bytes < 1 << 20, "{bytes} bytes");
+    volume.close().unwrap();
+}
+
+#[test]
+fn the_map_of_a_fragmented_file_is_few_rounds() {
+    let device = with_a_fragmented_file();
     let volume = Volume::open_device(device.clone()).unwrap();
     volume.metadata("/f").unwrap();
     device.take();
@@ -171,6 +192,26 @@ fn a_recovery_is_few_rounds() {
         assert!(reads < 60 && writes < 10, "{reads} rounds of reads, {writes} of writes");
         volume.close().unwrap();
     }
+}
+
+/// A file is made, written and synced: its content goes with the log blocks.
+#[test]
+fn a_file_is_durable_in_two_rounds_of_writes() {
+    let device = Counting::formatted();
+    let options = OpenOptions::new().write(true).threads(false).commit_interval(Duration::ZERO);
+    let volume = options.open_device(device.clone()).unwrap();
+    let make = |n: u64| {
+        let file = volume.create_file(format!("/file-{n}")).unwrap();
+        file.write_at(&[7; 4096], 0).unwrap();
+        file.sync_all().unwrap();
+    };
+    (0..10).for_each(make);
+    device.take();
+    (10..110).for_each(make);
+    let Rounds { reads, writes, flushes, .. } = device.take();
+    println!("100 files: {reads} rounds of reads, {writes} of writes, {flushes} flushes");
+    assert!(writes <= 200 && flushes <= 200, "{writes} rounds of writes, {flushes} flushes");
+    volume.close().unwrap();
 }
 
 #[test]

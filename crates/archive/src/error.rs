@@ -280,6 +280,9 @@ pub enum Cause {
     /// What is in the place of the folder is the working directory, or a mount point.
     #[error("it cannot be replaced: name a new folder in it")]
     TargetStays,
+    /// The file that is to be replaced is a mount point: a file was mounted over it.
+    #[error("another file is mounted there, which cannot be replaced: unmount it or name a new file")]
+    TargetMounted,
     /// The path of the new file leads to something else than a regular file.
     #[error("it is no regular file")]
     NotAFile,

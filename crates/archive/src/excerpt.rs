@@ -48,6 +48,28 @@ impl Excerpt {
         }
     }
 
+    /// Calls `take` with the bytes, in order and at most `most` at a time, and their place in it.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read) and of `take`.
+    pub(crate) fn for_each_piece<E: From<io::Error>>(
+        &self,
+        most: usize,
+        mut take: impl FnMut(u64, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if let Self::Memory(bytes, whole) = self {
+            let mut pieces = bytes[whole.clone()].chunks(most).enumerate();
+            return pieces.try_for_each(|(n, piece)| take((n * most) as u64, piece));
+        }
+        let mut bytes = vec![0; most.min(self.len() as usize)];
+        for from in (0..self.len()).step_by(most) {
+            let piece = &mut bytes[..(self.len() - from).min(most as u64) as usize];
+            self.read(from, piece)?;
+            take(from, piece)?;
+        }
+        Ok(())
+    }
+
     /// Fills `buf`, which is not longer than what is left behind `from`, with its bytes from there.
     ///
     /// # Errors

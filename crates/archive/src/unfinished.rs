@@ -53,17 +53,17 @@ impl Unfinished {
             },
             _ => None,
         };
-        let attr = target.metadata().ok();
+        let attr = attributes(&target).map_err(|cause| Error::new(action, host(&target), cause))?;
         Ok(Self { target, made: None, old, attr, action, overwrite, keep })
     }
 
     /// Returns a file that replaces what is at `target`, which the caller has looked at: a regular
     /// file, or nothing.
     #[cfg(target_os = "linux")]
-    pub(crate) fn replacing(target: &Path, action: Action) -> Self {
+    pub(crate) fn replacing(target: &Path, action: Action) -> Result<Self, Cause> {
         let target = target.canonicalize().unwrap_or_else(|_| target.to_owned());
-        let attr = target.metadata().ok();
-        Self { target, made: None, old: None, attr, action, overwrite: true, keep: false }
+        let attr = attributes(&target)?;
+        Ok(Self { target, made: None, old: None, attr, action, overwrite: true, keep: false })
     }
 
     /// Returns where the file goes, without a symbolic link at its end.
@@ -131,6 +131,26 @@ impl Drop for Unfinished {
         {
             let _ = fs::remove_file(made);
         }
+    }
+}
+
+/// Returns the attributes of the file at `path`, if there is one, which another file can replace.
+fn attributes(path: &Path) -> Result<Option<fs::Metadata>, Cause> {
+    if is_mount_point(path) { Err(Cause::TargetMounted) } else { Ok(path.metadata().ok()) }
+}
+
+/// Returns whether something is mounted at `path`, a file or a folder. An old kernel does not tell.
+fn is_mount_point(path: &Path) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+        statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::TYPE)
+            .is_ok_and(|stat| stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = path;
+        false
     }
 }
 
@@ -288,6 +308,9 @@ fn cannot_be_replaced(path: &Path) -> io::Result<bool> {
     let real = path.canonicalize()?;
     #[cfg_attr(not(unix), allow(unused_variables, reason = "only Unix has device numbers"))]
     let Some(parent) = real.parent() else { return Ok(true) };
+    if is_mount_point(&real) {
+        return Ok(true);
+    }
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt;

@@ -429,3 +429,40 @@ fn direct_and_mapped_content_agree() {
     drop((direct, cached));
     m.umount();
 }
+
+/// A second signal ends the command at once, whatever it waits for: here a server that is stopped.
+#[test]
+fn a_second_signal_ends_an_import_that_hangs() {
+    let m = Mount::blank();
+    let (tree, to) = (m.image.beside("tree"), m.image.beside("to.img"));
+    fs::create_dir(&tree).unwrap();
+    (0..4000).for_each(|n| fs::write(tree.join(n.to_string()), [7; 1000]).unwrap());
+    m.image.ok(["import", "tree", "v.img:/"]);
+    m.image.ok(["mount", "v.img", "m"]);
+    lanefs_tests::mke2fs(&to, 32 << 20, &["-t", "ext4"]);
+    let server = Pid::from_raw(m.servers()[0]).unwrap();
+    let mut import = m.image.lanefs(["import", "m", "to.img:/"]).spawn().unwrap();
+    let pid = Pid::from_child(&import);
+    let io = format!("/proc/{}/io", import.id());
+    let bytes_read = || {
+        let io = fs::read_to_string(&io).unwrap();
+        io.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse::<u64>().ok()).unwrap()
+    };
+    while bytes_read() < 300_000 {
+        assert!(import.try_wait().unwrap().is_none(), "it ended");
+    }
+    kill_process(server, Signal::STOP).unwrap();
+    thread::sleep(Duration::from_millis(300));
+    kill_process(pid, Signal::INT).unwrap();
+    thread::sleep(Duration::from_millis(300));
+    let hangs = import.try_wait().unwrap().is_none();
+    kill_process(pid, Signal::INT).unwrap();
+    let ended = (0..100).find_map(|_| {
+        thread::sleep(Duration::from_millis(50));
+        import.try_wait().unwrap()
+    });
+    kill_process(server, Signal::CONT).unwrap();
+    import.wait().unwrap();
+    assert_eq!((hangs, ended.map(|status| status.code())), (true, Some(Some(130))));
+    m.unmount("m");
+}

@@ -526,3 +526,29 @@ fn an_archive_that_repeats_itself_takes_little_memory() {
     assert!(code == Some(1) && said.lines().count() == 200, "{code:?}, {}", said.len());
     e2fsck_clean(bench.at("v.img"));
 }
+
+/// No file takes the place of a mount point: that is said before anything is written.
+#[test]
+fn what_is_mounted_at_a_name_is_not_replaced() {
+    lanefs_tests::private_mounts();
+    let bench = Bench::new("mkdir -p t empty beside; head -c 3000000 /dev/urandom > t/f; tar cf old.tar t");
+    bench.ok(&["import", "t", "v.img:/"]);
+    bench.sh(
+        "cp old.tar kept; touch names; for f in old.tar v.img; do touch at-$f; mount --bind $f at-$f; done",
+    );
+    bench.sh("mount --bind empty beside; ls -A > names");
+    for args in [
+        &["export", "v.img:/", "at-old.tar"][..],
+        &["export", "--force", "v.img:/", "at-old.tar"],
+        &["export", "--force", "--oci-layer", "v.img:/", "at-old.tar"],
+        &["export", "--force", "--oci", "v.img:/", "at-old.tar"],
+        &["export", "--force", "--android-sparse", "v.img", "at-old.tar"],
+        &["build", "--force", "t", "at-v.img"],
+    ] {
+        let said = bench.fails(args);
+        assert!(said.contains("is mounted there") && said.lines().count() == 1, "{args:?}: {said}");
+    }
+    let said = bench.fails(&["export", "--oci", "v.img:/", "beside"]);
+    assert!(said.contains("name a new folder in it"), "{said}");
+    bench.sh("ls -A | cmp names; cmp old.tar kept; umount at-old.tar at-v.img beside");
+}

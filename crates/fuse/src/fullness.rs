@@ -4,7 +4,7 @@
 //! which always has space.
 
 use crate::bdi::{Bdi, CacheRule, DIRTY_PERCENT};
-use lanefs::Volume;
+use lanefs::{Node, Volume};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fs;
@@ -39,8 +39,9 @@ pub(crate) struct Fullness {
     level: AtomicU8,
     /// Where the kernel's bound is set, and what it comes to in bytes while the volume is roomy.
     bound: OnceLock<(Bdi, u64)>,
-    /// Files of which a write was refused, with the number of blocks that were free then.
-    refused: Mutex<HashMap<u32, u64>>,
+    /// Files of which a write was refused, by number and generation, with the number of blocks that
+    /// were free then.
+    refused: Mutex<HashMap<(u32, u32), u64>>,
 }
 
 impl Fullness {
@@ -86,25 +87,29 @@ impl Fullness {
         self.level.load(SeqCst) == FULL
     }
 
-    /// Notes that writeback of file `ino` found no space. Returns whether the volume has become
-    /// full by that.
-    pub(crate) fn refuse(&self, ino: u32, volume: &Volume) -> bool {
+    /// Notes that writeback of `file` found no space. Returns whether the volume has become full by
+    /// that.
+    pub(crate) fn refuse(&self, file: &Node, volume: &Volume) -> bool {
         let now = self.level.load(SeqCst);
         let entered = now != FULL && self.set(now, FULL);
-        self.refused.lock().insert(ino, volume.statfs().blocks_free);
+        self.refused.lock().insert(key(file), volume.statfs().blocks_free);
         entered
     }
 
-    /// Returns whether the next write(2) to file `ino` is to fail with ENOSPC.
-    pub(crate) fn refuses(&self, ino: u32, volume: &Volume) -> bool {
+    /// Returns whether the next write(2) to `file` is to fail with ENOSPC.
+    pub(crate) fn refuses(&self, file: &Node, volume: &Volume) -> bool {
         let mut refused = self.refused.lock();
-        let Some(then) = refused.get(&ino) else { return false };
+        let Some(then) = refused.get(&key(file)) else { return false };
         if volume.statfs().blocks_free <= *then {
             return true;
         }
-        refused.remove(&ino);
+        refused.remove(&key(file));
         false
     }
+}
+
+fn key(file: &Node) -> (u32, u32) {
+    (file.ino(), file.generation())
 }
 
 /// Returns how many bytes all file systems together may have dirty: as the system is set, or by the
@@ -121,4 +126,29 @@ fn all_dirty() -> u64 {
         let memory = number("/proc/meminfo", "MemTotal:").unwrap_or(0) << 10;
         memory / 100 * ratio
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panic")]
+
+    use super::*;
+    use lanefs::{NewAttr, NewKind};
+    use std::ffi::OsStr;
+
+    #[test]
+    fn a_file_that_was_refused_leaves_nothing_to_the_next_with_its_number() {
+        let volume = Volume::in_memory(16 << 20).unwrap();
+        let (root, name, fullness) = (volume.root_node().unwrap(), OsStr::new("f"), Fullness::default());
+        let attr = NewAttr { permissions: 0o644, uid: 0, gid: 0 };
+        let create = || root.create(name, NewKind::File, attr, 0).unwrap();
+        let file = create();
+        fullness.refuse(&file, &volume);
+        assert!(fullness.refuses(&file, &volume));
+        let ino = file.ino();
+        drop((root.remove_file(name).unwrap(), file));
+        let next = create();
+        assert_eq!(next.ino(), ino);
+        assert!(!fullness.refuses(&next, &volume));
+    }
 }

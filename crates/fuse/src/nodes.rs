@@ -34,6 +34,9 @@ struct Shard {
     known: IntMap<u64, Known>,
     /// Ids of inodes that are held, the oldest first. Some may have been forgotten since.
     held: VecDeque<u64>,
+    /// Ids of inodes that had no name when their turn in `held` came. They are held until they are
+    /// forgotten, or have got a name.
+    nameless: VecDeque<u64>,
 }
 
 #[derive(Debug)]
@@ -121,7 +124,7 @@ impl Nodes {
                 shard.held.push_back(id);
                 shard.let_go()
             }
-            _ => Some(node),
+            _ => [Some(node), None],
         };
         // Not under the lock: the last use of an inode may delete it.
         drop(shard);
@@ -146,9 +149,13 @@ impl Nodes {
 }
 
 impl Shard {
-    /// Takes out the inode that was not asked for longest, where more are held than shall be. The
-    /// caller drops it.
-    fn let_go(&mut self) -> Option<Node> {
+    /// Takes out inodes that were not asked for longest, where more are held than shall be. The
+    /// caller drops them.
+    fn let_go(&mut self) -> [Option<Node>; 2] {
+        [self.let_go_named_late(), self.let_go_oldest()]
+    }
+
+    fn let_go_oldest(&mut self) -> Option<Node> {
         while self.held.len() > HELD / SHARDS {
             let id = self.held.pop_front()?;
             let Some(known) = self.known.get_mut(&id) else { continue };
@@ -157,10 +164,22 @@ impl Shard {
                 self.held.push_back(id);
                 continue;
             }
-            // One without a name leaves only the queue: it stays until it is forgotten.
-            return known.node.take_if(|node| node.is_named());
+            match known.node.take_if(|node| node.is_named()) {
+                None => self.nameless.push_back(id),
+                node => return node,
+            }
         }
         None
+    }
+
+    /// Looks at one inode that had no name, or none because a thread was changing it.
+    fn let_go_named_late(&mut self) -> Option<Node> {
+        let id = self.nameless.pop_front()?;
+        let node = self.known.get_mut(&id)?.node.take_if(|node| node.is_named());
+        if node.is_none() {
+            self.nameless.push_back(id);
+        }
+        node
     }
 }
 
@@ -238,5 +257,27 @@ mod tests {
         let new = nodes.root.create(OsStr::new("new"), NewKind::File, ATTR, 0).unwrap();
         assert_eq!(nodes.id_of(new.ino()), id, "the first free number is taken again");
         assert_eq!(nodes.get(id, |ino| volume.node_at(ino)).unwrap_err().0, Errno::STALE);
+    }
+
+    /// A file that was made without a name is let go like others once it has one.
+    #[test]
+    fn few_are_held_that_got_a_name_late() {
+        let (_dir, volume) = volume();
+        let nodes = Nodes::new(volume.root_node().unwrap());
+        let nameless: Vec<_> = (0..2 * HELD)
+            .map(|_| {
+                let node = nodes.root.create_nameless(ATTR, 0).unwrap();
+                nodes.remember(node.clone());
+                node
+            })
+            .collect();
+        (0..2 * HELD).for_each(|n| _ = create(&nodes, &format!("file-{n}")));
+        assert_eq!(held(&nodes), 3 * HELD, "all without a name, and the newest with one");
+        for (n, node) in nameless.iter().enumerate() {
+            nodes.root.link_file(node, OsStr::new(&format!("late-{n}"))).unwrap();
+        }
+        drop(nameless);
+        (0..4 * HELD).for_each(|n| _ = create(&nodes, &format!("other-{n}")));
+        assert_eq!(held(&nodes), HELD);
     }
 }

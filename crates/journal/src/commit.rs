@@ -25,14 +25,26 @@
 
 use crate::core::{Core, Past};
 use crate::gate::Place;
+use crate::pending::CommitData;
 use crate::recovery::write_merged;
 use crate::transaction::{Snapshot, Transaction};
 use crate::{Freed, JournalError, Result, Ticket, Tid};
+use lanefs_device::WriteOp;
 use lanefs_sync::time::Instant;
 use std::time::Duration;
 
 /// Blocks that a checkpoint writes in one batch.
 const BATCH: usize = 1024;
+
+/// Data that a commit writes.
+type Data = Vec<Box<dyn CommitData>>;
+
+/// Runs `f` on the writes of data.
+fn with_writes<R>(data: &Data, f: impl FnOnce(&[WriteOp<'_>]) -> Result<R>) -> Result<R> {
+    let writes: Vec<(u64, Vec<&[u8]>)> = data.iter().flat_map(|data| data.writes()).collect();
+    let ops: Vec<_> = writes.iter().map(|(offset, data)| WriteOp { offset: *offset, data }).collect();
+    f(&ops)
+}
 
 /// Aborts the journal if a commit or a checkpoint panics: a partial one must not be read as a
 /// complete one.
@@ -178,9 +190,11 @@ impl Core {
         self.counters.commits.add(1);
         self.counters.blocks_logged.add(snapshot.blocks.len() as u64);
         self.counters.revokes.add(snapshot.revokes.len() as u64);
+        // Dropped as soon as it is written.
+        let data = std::mem::take(&mut txn.data);
         let flushing = match &self.log {
-            None => self.write_through(&snapshot, txn)?,
-            Some(_) => self.write_to_log(snapshot, txn, logging)?,
+            None => self.write_through(&snapshot, txn, data)?,
+            Some(_) => self.write_to_log(snapshot, txn, data, logging)?,
         };
         self.finish(tid, txn);
         self.counters.commit.record_time(began.elapsed());
@@ -198,7 +212,11 @@ impl Core {
 
     /// Writes the blocks of a transaction to their home locations, without a log. Flushes earlier
     /// writes first: an inode on the medium must not map blocks whose data is not durable.
-    fn write_through(&self, txn: &Snapshot, closed: &Transaction) -> Result<Duration> {
+    fn write_through(&self, txn: &Snapshot, closed: &Transaction, data: Data) -> Result<Duration> {
+        if !data.is_empty() {
+            with_writes(&data, |writes| Ok(self.device.write_batch(writes)?))?;
+        }
+        drop(data);
         self.wait_for_data(closed)?;
         self.flush.flush(&*self.device)?;
         let blocks: Vec<(u64, &[u8])> =
@@ -211,7 +229,13 @@ impl Core {
         Ok(flushing.elapsed())
     }
 
-    fn write_to_log(&self, txn: Snapshot, closed: &Transaction, began: Instant) -> Result<Duration> {
+    fn write_to_log(
+        &self,
+        txn: Snapshot,
+        closed: &Transaction,
+        data: Data,
+        began: Instant,
+    ) -> Result<Duration> {
         let Some(log) = &self.log else { return Ok(Duration::ZERO) };
         let len = log.size_of(txn.blocks.len(), txn.revokes.len());
         let (tid, start, free) = {
@@ -223,7 +247,8 @@ impl Core {
         if len > free {
             return Err(JournalError::LogOverrun { tid, need: len, free, blocks: log.len() });
         }
-        let (commit_at, crc) = log.write(&*self.device, &txn, start)?;
+        let (commit_at, crc) = with_writes(&data, |data| log.write(&*self.device, &txn, data, start))?;
+        drop(data);
         self.counters.log_write.record_time(began.elapsed());
         self.wait_for_data(closed)?;
         let flushing = Instant::now();

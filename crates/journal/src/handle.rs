@@ -1,7 +1,7 @@
 //! A handle: one operation's part of a transaction.
 
 use crate::gate::Place;
-use crate::pending::Ordered;
+use crate::pending::{CommitData, Ordered};
 use crate::{Buffer, Freed, Journal, JournalError, Result, Tid, WriteGuard};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -146,6 +146,12 @@ impl<'j> Handle<'j> {
     pub(crate) fn add_ordered(&self, data: Arc<Ordered>) -> Result<()> {
         let place = self.place()?;
         self.journal.core.transactions[place.slot].lock().ordered.push(data);
+        Ok(())
+    }
+
+    pub(crate) fn add_data(&self, data: Box<dyn CommitData>) -> Result<()> {
+        let place = self.place()?;
+        self.journal.core.transactions[place.slot].lock().data.push(data);
         Ok(())
     }
 

@@ -37,6 +37,6 @@ pub use flush::Ticket;
 pub use handle::Handle;
 pub use journal::Journal;
 pub use options::{Freed, LogConfig, LogRun, OnFreed, Options};
-pub use pending::Pending;
+pub use pending::{CommitData, Pending};
 pub use stats::{Levels, Stats, Times};
 pub use tid::Tid;

@@ -1,7 +1,8 @@
-//! Ordered data: in-flight file data that a commit must wait for.
+//! Ordered data: in-flight file data that a commit must wait for, or that it writes itself.
 
 use crate::{Handle, JournalError, Result};
 use lanefs_sync::{Condvar, Mutex};
+use std::fmt::Debug;
 use std::sync::Arc;
 
 /// In-flight data. A transaction tied to it ([`Handle::order_after`]) does not commit before the
@@ -71,7 +72,26 @@ impl Drop for Pending {
     }
 }
 
+/// File data that a commit writes in the batch of its log blocks ([`Handle::write_with_commit`]).
+pub trait CommitData: Debug + Send {
+    /// Returns the bytes, in pieces, with the byte of the device at which each of them begins.
+    fn writes(&self) -> Vec<(u64, Vec<&[u8]>)>;
+}
+
 impl Handle<'_> {
+    /// Leaves data to the commit of this handle's transaction, which writes it together with its
+    /// log blocks, before the flush: one round less on a device with latency. A failure aborts the
+    /// journal. The data is dropped before any thread is told that the transaction is durable. No
+    /// other write may touch its place on the device before that. The caller commits soon, as the
+    /// data is kept in memory until then. Without a log, the data is durable before the changes are
+    /// written home.
+    ///
+    /// # Errors
+    /// A handle that has ended.
+    pub fn write_with_commit(&self, data: Box<dyn CommitData>) -> Result<()> {
+        self.add_data(data)
+    }
+
     /// Ties data in flight to this handle's transaction: its commit waits for the data before it
     /// flushes the device and writes the commit block. After a [`restart`](Self::restart) the
     /// caller must tie the data again if later changes depend on it. Without a log, the changes are

@@ -1,7 +1,7 @@
 //! The changes that a transaction collects from its handles.
 
 use crate::buffer::Content;
-use crate::pending::Ordered;
+use crate::pending::{CommitData, Ordered};
 use crate::{Buffer, Freed, Tid};
 use lanefs_sync::IntSet;
 use lanefs_sync::time::Instant;
@@ -27,6 +27,8 @@ pub(crate) struct Transaction {
     pub(crate) freed: Vec<Freed>,
     /// Data that must be on the device before the commit block.
     pub(crate) ordered: Vec<Arc<Ordered>>,
+    /// Data that the commit writes.
+    pub(crate) data: Vec<Box<dyn CommitData>>,
     /// When the first handle ended that changed something.
     pub(crate) since: Option<Instant>,
 }
@@ -34,13 +36,13 @@ pub(crate) struct Transaction {
 impl Transaction {
     /// Returns whether there is anything to write.
     pub(crate) fn is_dirty(&self) -> bool {
-        !self.buffers.is_empty() || !self.revokes.is_empty()
+        !self.buffers.is_empty() || !self.revokes.is_empty() || !self.data.is_empty()
     }
 
     /// Returns whether it has so many entries that cost no credits (freed runs, ordered data) that
     /// it should be committed, however few its blocks are.
     pub(crate) fn is_long(&self) -> bool {
-        self.freed.len() + self.ordered.len() >= MOST_ENTRIES
+        self.freed.len() + self.ordered.len() + self.data.len() >= MOST_ENTRIES
     }
 
     /// Adds a handle's changes. Returns whether they are the first of the transaction.

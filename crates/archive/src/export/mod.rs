@@ -168,7 +168,7 @@ fn write_file(
         let stream = Box::new(std::fs::File::from(device));
         return tar::write(root, base, tar::Sink { name, stream, compression }, options, events);
     }
-    let mut file = Unfinished::replacing(path, Action::Write);
+    let mut file = Unfinished::replacing(path, Action::Write).map_err(failed)?;
     let stream = file.create_stream().map_err(failed)?;
     let sink = tar::Sink { name, stream: Box::new(&stream), compression };
     tar::write(root, base, sink, options, events)?;

@@ -32,13 +32,7 @@ impl Current {
                 Ok(self.file.write_placed(offset..end, &mut put)?)
             }
             None => {
-                let mut bytes = vec![0; PIECE.min(content.len() as usize)];
-                for from in (0..content.len()).step_by(PIECE) {
-                    let len = (content.len() - from).min(PIECE as u64) as usize;
-                    content.read(from, &mut bytes[..len])?;
-                    self.file.write_at(&bytes[..len], offset + from)?;
-                }
-                Ok(())
+                content.for_each_piece(PIECE, |from, bytes| Ok(self.file.write_at(bytes, offset + from)?))
             }
         }
     }

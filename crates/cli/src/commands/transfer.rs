@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// The owners that imported and exported files get.
 #[derive(Debug, Default, clap::Args)]
@@ -69,13 +69,17 @@ pub(super) fn failure_of_two([old, new]: [&OsStr; 2], error: &Error) -> Failure 
     failure(if is_old { old } else { new }, error)
 }
 
-/// Returns the exit code that a signal asks for, which is 0 until one comes.
+/// Returns the exit code that a signal asks for, which is 0 until one comes. A second signal ends
+/// the process at once: a read or write may hang that the first one waits for.
 pub(super) fn asked() -> Res<Arc<AtomicUsize>> {
-    let asked = Arc::new(AtomicUsize::new(0));
+    let (asked, again) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         // The exit code that a shell gives for a process that a signal ended.
-        let code = 128 + usize::try_from(signal).unwrap_or(0);
-        signal_hook::flag::register_usize(signal, Arc::clone(&asked), code)?;
+        let code = 128 + signal;
+        // In this order: the first signal finds the flag unset.
+        signal_hook::flag::register_conditional_shutdown(signal, code, Arc::clone(&again))?;
+        signal_hook::flag::register(signal, Arc::clone(&again))?;
+        signal_hook::flag::register_usize(signal, Arc::clone(&asked), code.unsigned_abs() as usize)?;
     }
     Ok(asked)
 }

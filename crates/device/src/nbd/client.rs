@@ -18,7 +18,7 @@ use super::handshake::Agreed;
 use super::job::{Data, Job};
 use super::request::{Command, FUA, Request};
 use super::session::{Connector, Session};
-use super::unflushed::{Kept, Next, Unflushed};
+use super::unflushed::{Kept, Unflushed};
 use super::wire::ExportFlags;
 use crate::RepeatGuard;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,9 +48,9 @@ pub(crate) struct Client {
     pub(crate) agreed: Agreed,
     state: Mutex<State>,
     changed: Condvar,
-    unflushed: Unflushed,
+    pub(super) unflushed: Unflushed,
     /// Flags of every write: FUA where the server has no flush.
-    write_flags: u16,
+    pub(super) write_flags: u16,
     /// Asked on each new connection before anything is written.
     guard: Mutex<Option<RepeatGuard>>,
     /// A flush has failed: what was written since the one before may be lost.
@@ -91,7 +91,7 @@ impl Client {
         let mut left = jobs.len();
         let mut lost_since = None;
         let mut pause = FIRST_PAUSE;
-        loop {
+        while jobs.iter().any(|job| !job.done) {
             let session = self.session()?;
             let Err(why) = session.run(jobs) else { break };
             if !why.is_loss() {
@@ -135,7 +135,10 @@ impl Client {
     }
 
     /// Returns the connections, once there are some.
-    fn session(&self) -> Result<Arc<Session>, NbdError> {
+    ///
+    /// # Errors
+    /// Why the device has failed for good.
+    pub(super) fn session(&self) -> Result<Arc<Session>, NbdError> {
         let mut state = self.state();
         loop {
             match &state.failed {
@@ -237,32 +240,21 @@ impl Client {
         check(&bytes[skip..skip + len]).map_err(|why| NbdError::Fenced { why })
     }
 
-    /// Runs writes, which are kept until they are flushed. With FUA they are durable then.
+    /// Runs those of entered writes, from the number `first` on, that are not done, and notes what
+    /// became of them.
     ///
     /// # Errors
-    /// As [`run`](Self::run), and as [`flush`](Self::flush) where there is no room for more.
-    pub(crate) fn write(&self, writes: &[Kept]) -> Result<(), NbdError> {
-        let mut rest = writes;
-        while let Some(next) = rest.first() {
-            // What has room before a flush goes together.
-            let (first, count) = self.unflushed.enter(rest);
-            if count == 0 {
-                if self.unflushed.wait_for_room(next) == Next::Flush {
-                    let flushed = self.flush();
-                    self.unflushed.made_room();
-                    flushed?;
-                }
-                continue;
-            }
-            let (now, later) = rest.split_at(count);
-            let mut jobs: Vec<Job<'_>> = now.iter().map(|write| job_of(write, self.write_flags)).collect();
-            let ran = self.run(&mut jobs);
-            let done = jobs.iter().map(|job| job.done && job.failed.is_none());
-            self.unflushed.answered(first, done, self.write_flags & FUA != 0);
-            ran?;
-            rest = later;
-        }
-        Ok(())
+    /// As [`run`](Self::run).
+    pub(super) fn end_writes(&self, first: u64, jobs: &mut [Job<'_>]) -> Result<(), NbdError> {
+        let ran = self.run(jobs);
+        let done = jobs.iter().map(|job| job.done && job.failed.is_none());
+        self.unflushed.answered(first, done, self.write_flags & FUA != 0);
+        ran
+    }
+
+    /// Returns memory for the content of a write.
+    pub(crate) fn buffer(&self, len: usize) -> Vec<u8> {
+        self.unflushed.buffer(len)
     }
 
     /// Makes durable what was answered before. With FUA each write is durable already.
@@ -302,7 +294,7 @@ fn may_pass(why: &NbdError) -> bool {
     why.is_loss() || matches!(why, NbdError::NoExport { .. } | NbdError::OptionRefused { .. })
 }
 
-fn job_of(write: &Kept, flags: u16) -> Job<'static> {
+pub(super) fn job_of(write: &Kept, flags: u16) -> Job<'static> {
     let (command, data) = match &write.bytes {
         Some(bytes) => (Command::Write, Data::Out(Arc::clone(bytes))),
         None => (Command::WriteZeroes, Data::None),

@@ -192,14 +192,15 @@ impl NbdDevice {
         Ok(self.allocation.at(at))
     }
 
-    /// Writes aligned ranges.
-    fn write_all(&self, writes: Vec<Kept>) -> Result<()> {
-        let offset = writes.first().map_or(0, |write| write.offset);
-        let len = writes.iter().map(|write| u64::from(write.len)).sum();
-        writes.iter().for_each(|write| self.allocation.change(write.offset, write.len.into()));
-        let wrote = self.client.write(&writes);
+    /// Writes aligned ranges, with `writes` for all of them.
+    fn write_all(&self, ranges: &[(u64, u64)], writes: impl Iterator<Item = Kept>) -> Result<()> {
+        let offset = ranges.first().map_or(0, |(offset, _)| *offset);
+        let changed = || ranges.iter().for_each(|(offset, len)| self.allocation.change(*offset, *len));
+        changed();
+        let wrote = self.client.write(writes);
         // An answer that the server gave meanwhile may be of before.
-        writes.iter().for_each(|write| self.allocation.change(write.offset, write.len.into()));
+        changed();
+        let len = ranges.iter().map(|(_, len)| len).sum();
         wrote.map_err(|why| self.failed(Op::Write, offset, len, why))
     }
 
@@ -229,9 +230,7 @@ impl NbdDevice {
             bounce[at..at + piece.len()].copy_from_slice(piece);
             at += piece.len();
         }
-        let mut writes = Vec::new();
-        self.keep(start, &[&bounce], &mut writes);
-        self.write_all(writes)
+        self.write_all(&[(start, end - start)], self.kept(start, &[&bounce]))
     }
 
     fn around(&self, offset: u64, len: u64) -> (u64, u64) {
@@ -239,13 +238,13 @@ impl NbdDevice {
         (offset / block * block, (offset + len).next_multiple_of(block))
     }
 
-    /// Adds the writes of some bytes, cut to requests. Copies the bytes: they are kept.
-    fn keep(&self, offset: u64, data: &[&[u8]], to: &mut Vec<Kept>) {
+    /// Returns the writes of some bytes, cut to requests. Copies the bytes: they are kept.
+    fn kept<'a>(&'a self, offset: u64, data: &'a [&'a [u8]]) -> impl Iterator<Item = Kept> + 'a {
         let total: u64 = data.iter().map(|piece| piece.len() as u64).sum();
         let mut rest = data.iter().copied();
         let mut piece: &[u8] = &[];
-        for (offset, len) in pieces(offset, total, self.cut()) {
-            let mut bytes = Vec::with_capacity(len as usize);
+        pieces(offset, total, self.cut()).map(move |(offset, len)| {
+            let mut bytes = self.client.buffer(len as usize);
             while bytes.len() < len as usize {
                 if piece.is_empty() {
                     let Some(next) = rest.next() else { break };
@@ -255,8 +254,8 @@ impl NbdDevice {
                 bytes.extend_from_slice(now);
                 piece = later;
             }
-            to.push(Kept { offset, len, bytes: Some(Arc::new(bytes)) });
-        }
+            Kept { offset, len, bytes: Some(Arc::new(bytes)) }
+        })
     }
 }
 
@@ -310,14 +309,13 @@ impl BlockDevice for NbdDevice {
         for op in ops {
             self.check_change(Op::Write, op.offset, op.len())?;
         }
-        let mut writes = Vec::new();
-        for op in ops.iter().filter(|op| !op.is_empty()) {
-            match self.fits(op.offset, op.len()) {
-                true => self.keep(op.offset, op.data, &mut writes),
-                false => self.write_partial(op.offset, op.data, op.len())?,
-            }
+        let fits = |op: &&WriteOp<'_>| self.fits(op.offset, op.len());
+        for op in ops.iter().filter(|op| !op.is_empty() && !fits(op)) {
+            self.write_partial(op.offset, op.data, op.len())?;
         }
-        if writes.is_empty() { Ok(()) } else { self.write_all(writes) }
+        let fitting = ops.iter().filter(|op| !op.is_empty() && fits(op));
+        let ranges: Vec<(u64, u64)> = fitting.clone().map(|op| (op.offset, op.len())).collect();
+        self.write_all(&ranges, fitting.flat_map(|op| self.kept(op.offset, op.data)))
     }
 
     fn guard_repeats(&self, guard: RepeatGuard) {
@@ -358,7 +356,8 @@ impl BlockDevice for NbdDevice {
             return zero_by_writing(self, offset, len);
         }
         let zeros = pieces(offset, len, CUT_ZEROES);
-        let wrote = self.write_all(zeros.map(|(offset, len)| Kept { offset, len, bytes: None }).collect());
+        let zeros = zeros.map(|(offset, len)| Kept { offset, len, bytes: None });
+        let wrote = self.write_all(&[(offset, len)], zeros);
         match wrote.as_ref().err().and_then(DeviceError::nbd) {
             // A server that has it, and not for this place.
             Some(NbdError::Failed { errno: 95, .. }) => zero_by_writing(self, offset, len),

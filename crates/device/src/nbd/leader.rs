@@ -5,11 +5,13 @@
 
 use super::error::NbdError;
 use super::job::{Arrival, Data, Job, Waiter};
-use super::link::Link;
+use super::link::{Link, WAIT};
 use super::reader::{Due, Reader};
 use super::reply::{Content, Header, extents};
 use super::request::Command;
+use super::stream::Readiness;
 use super::table::{Handed, Pending};
+use super::wire::lost;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -45,6 +47,42 @@ impl Link {
             self.leave(reader)?;
         }
         Ok(())
+    }
+
+    /// Goes on sending what threads have left to the next leader, for a thread that has more to
+    /// send before it waits. Leads meanwhile. Ends when all is sent, when the socket takes nothing
+    /// for a while, or when content of another thread is for that to read.
+    ///
+    /// # Errors
+    /// A loss, or a reply that breaks a rule: the connection has ended.
+    pub(crate) fn push(&self) -> Result<(), NbdError> {
+        let reader = {
+            let mut table = self.table();
+            let is_free = table.lost.is_none() && table.handed.is_none();
+            table.reader.take_if(|reader| is_free && reader.inlet.unsent.is_some())
+        };
+        let Some(mut reader) = reader else { return Ok(()) };
+        reader.resume();
+        let pushed = self.push_from(&mut reader).and_then(|()| self.leave(reader));
+        pushed.map_err(|e| self.end(e))
+    }
+
+    fn push_from(&self, reader: &mut Reader) -> Result<(), NbdError> {
+        let either = Readiness { read: true, write: true };
+        // All replies are for others.
+        let nobody = Arc::new(Waiter::new(0, 0));
+        loop {
+            self.send_before_sleep(&mut reader.inlet)?;
+            if reader.inlet.unsent.is_none() {
+                return Ok(());
+            }
+            // A server may take nothing until its replies are read.
+            match self.socket.wait(either, WAIT).map_err(|e| self.known_loss(lost(&e)))? {
+                Readiness { read: true, .. } if self.receive(reader, &nobody, &mut [])? => return Ok(()),
+                Readiness { read: false, write: false } => return Ok(()),
+                _ => {}
+            }
+        }
     }
 
     /// Reads replies until the requests of this thread are answered, or content of another thread

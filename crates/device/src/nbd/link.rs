@@ -30,11 +30,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The most requests of one thread in flight.
-const BURST: usize = 256;
+pub(super) const BURST: usize = 256;
 /// The most bytes of one thread in flight.
-const BURST_BYTES: usize = 16 << 20;
+pub(super) const BURST_BYTES: usize = 16 << 20;
 /// How long a thread that cannot send waits before it looks whether there is still a leader.
-const WAIT: Duration = Duration::from_millis(20);
+pub(super) const WAIT: Duration = Duration::from_millis(20);
 
 /// Requests that are in flight, `None` for none.
 #[must_use]
@@ -43,7 +43,7 @@ pub(crate) struct Sent(Option<Arc<Waiter>>);
 /// A connection after its negotiation.
 #[derive(Debug)]
 pub(crate) struct Link {
-    socket: Arc<Socket>,
+    pub(super) socket: Arc<Socket>,
     pub(super) terms: Terms,
     /// Requests without an answer.
     pub(super) in_flight: AtomicUsize,

@@ -13,6 +13,7 @@
 //! - No lock keeps another host out: see `claim`.
 
 mod allocation;
+mod bursts;
 mod claim;
 mod client;
 mod device;

@@ -3,7 +3,7 @@
 use super::error::NbdError;
 use super::handshake::{Agreed, Handshake, NbdExport};
 use super::job::Job;
-use super::link::Link;
+use super::link::{Link, Sent};
 use super::socket::Socket;
 use super::table::Terms;
 use super::url::NbdUrl;
@@ -19,6 +19,13 @@ pub(crate) struct Session {
     /// How many there were before.
     pub(crate) generation: u64,
     links: Vec<Link>,
+}
+
+/// Jobs that were sent on one of the connections.
+#[must_use]
+pub(crate) struct SentOn {
+    link: usize,
+    sent: Sent,
 }
 
 /// What it takes to connect.
@@ -126,10 +133,7 @@ impl Session {
     /// # Errors
     /// As [`Link::run`].
     pub(crate) fn run(&self, jobs: &mut [Job<'_>]) -> Result<(), NbdError> {
-        let count = self.links.len();
-        // The first of several: a lone thread always has the same, whose server is warm.
-        let least = self.links.iter().enumerate().min_by_key(|(_, link)| link.in_flight());
-        let next = least.map_or(0, |(at, _)| at);
+        let (count, next) = (self.links.len(), self.least_busy());
         if count == 1 || jobs.len() < count {
             return self.links[next].run(jobs);
         }
@@ -150,6 +154,38 @@ impl Session {
             rest = later;
         }
         Ok(())
+    }
+
+    /// Returns the connection that has the least to do.
+    fn least_busy(&self) -> usize {
+        // The first of several: a lone thread always has the same, whose server is warm.
+        let least = self.links.iter().enumerate().min_by_key(|(_, link)| link.in_flight());
+        least.map_or(0, |(at, _)| at)
+    }
+
+    /// Sends jobs on the connection that has the least to do, for [`wait_for`](Self::wait_for).
+    ///
+    /// # Errors
+    /// As [`Link::run`].
+    pub(crate) fn send_out(&self, jobs: &[Job<'_>]) -> Result<SentOn, NbdError> {
+        let link = self.least_busy();
+        Ok(SentOn { link, sent: self.links[link].send_out(jobs)? })
+    }
+
+    /// Goes on sending what the sockets have not taken yet.
+    ///
+    /// # Errors
+    /// As [`Link::run`].
+    pub(crate) fn push(&self) -> Result<(), NbdError> {
+        self.links.iter().try_for_each(Link::push)
+    }
+
+    /// Waits for jobs that were sent.
+    ///
+    /// # Errors
+    /// As [`Link::run`].
+    pub(crate) fn wait_for(&self, sent: SentOn, jobs: &mut [Job<'_>]) -> Result<(), NbdError> {
+        self.links[sent.link].wait_for(sent.sent, jobs)
     }
 
     /// Ends all connections for this reason.

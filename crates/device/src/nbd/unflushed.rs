@@ -14,6 +14,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+/// Bytes of a buffer from which on it is used again.
+const REUSED: usize = 128 << 10;
+
 /// A write that may have to be done again.
 #[derive(Debug, Clone)]
 pub(crate) struct Kept {
@@ -24,9 +27,14 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
+    /// Returns the bytes of its content; zeros have none.
+    pub(crate) fn content(&self) -> usize {
+        self.bytes.as_ref().map_or(0, |bytes| bytes.len())
+    }
+
     /// Memory that it takes; zeros take a little.
     fn cost(&self) -> u64 {
-        128 + self.bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)
+        128 + self.content() as u64
     }
 
     fn end(&self) -> u64 {
@@ -61,6 +69,9 @@ struct Log {
     making_room: bool,
     /// Threads that wait for room.
     waiting: usize,
+    /// Buffers of what the last flush covered, for the next writes: new memory costs more than a
+    /// copy.
+    spare: Vec<Vec<u8>>,
 }
 
 impl Log {
@@ -147,15 +158,32 @@ impl Unflushed {
 
     /// Forgets what a flush has made durable.
     pub(crate) fn flushed(&self, mark: Mark) {
+        let mut covered = Vec::new();
         let mut log = self.log();
         while log.left < mark.0 {
             let Some((_, write)) = log.answered.pop_front() else { break };
             log.bytes -= write.cost();
             log.left += 1;
+            covered.extend(write.bytes);
         }
         if log.waiting > 0 {
             self.changed.notify_all();
         }
+        let before = std::mem::take(&mut log.spare);
+        drop(log);
+        drop(before);
+        let large = covered.into_iter().filter(|bytes| bytes.capacity() >= REUSED);
+        let spare: Vec<Vec<u8>> = large.filter_map(|bytes| Arc::try_unwrap(bytes).ok()).collect();
+        self.log().spare = spare;
+    }
+
+    /// Returns an empty buffer for `len` bytes.
+    pub(crate) fn buffer(&self, len: usize) -> Vec<u8> {
+        let spare = if len >= REUSED { self.log().spare.pop() } else { None };
+        let mut buffer = spare.unwrap_or_default();
+        buffer.clear();
+        buffer.reserve_exact(len);
+        buffer
     }
 
     /// Waits until something has left, or there is something to flush that no other thread

@@ -30,9 +30,8 @@ impl File {
         if to.appends() {
             return Err(Error::BadHandle("open for appending"));
         }
-        if to_offset >= crate::store::map::max_size(&to.inode().fs, to.inode().flags()) {
-            return Err(Error::FileTooBig);
-        }
+        let least = to_offset.saturating_add(1);
+        crate::store::map::check_size(&to.inode().fs, to.inode().flags(), least)?;
         let len = len.min(self.inode().file().size().saturating_sub(offset));
         let to_end = to_offset.checked_add(len).ok_or(Error::FileTooBig)?;
         let same = std::ptr::eq(&**self.inode(), &**to.inode());

@@ -3,11 +3,12 @@
 use super::Volume;
 use super::at::bytes;
 use super::path::AtSymlink;
-use crate::error::{OrCannot, Result};
+use crate::error::{Corrupt, Error, OrCannot, Result};
 use crate::fs::Fs;
-use crate::fs::inode::CachedInode;
+use crate::fs::inode::{CachedInode, InodeRef};
 use crate::store::alloc;
 use crate::store::map::{self, Mapping};
+use lanefs_format::Inode;
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
 
@@ -149,11 +150,8 @@ impl Volume {
         if ino < fs.first_ino || ino == special {
             return Ok(());
         }
-        let inode = fs.read_inode(ino)?;
-        if !inode.is_regular() || inode.links_count == 0 {
-            return Ok(());
-        }
-        let file = extents_of(&*fs.inode(ino)?)?;
+        let Some(node) = self.used_file(ino)? else { return Ok(()) };
+        let file = extents_of(&node)?;
         if file.blocks == 0 {
             return Ok(());
         }
@@ -166,6 +164,28 @@ impl Volume {
             (sum.most, sum.most_ino) = (file.extents, ino);
         }
         Ok(())
+    }
+}
+
+impl Volume {
+    /// Returns an inode that its bitmap has as used, if it is a regular file with a name.
+    fn used_file(&self, ino: u32) -> Result<Option<InodeRef>> {
+        let fs = &self.fs;
+        let is_file = |inode: &Inode| inode.is_regular() && inode.links_count > 0;
+        let inode = fs.read_inode(ino).or_else(|_| {
+            // The handle that sets the bit writes the slot later, and waits for no reader.
+            fs.journal.sync()?;
+            fs.read_inode(ino)
+        })?;
+        if !is_file(&inode) {
+            return Ok(None);
+        }
+        match fs.inode(ino) {
+            Ok(node) => Ok(Some(node).filter(|node| is_file(&node.state()))),
+            // Another thread has deleted it meanwhile.
+            Err(Error::Corrupt(Corrupt::DeadInode { .. })) => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 }
 
@@ -214,6 +234,8 @@ fn extents_of(node: &CachedInode) -> Result<Extents> {
 #[cfg(test)]
 mod tests {
     use crate::Volume;
+    use crate::store::alloc::{self, InodeHint};
+    use lanefs_format::Inode;
     use std::ops::ControlFlow;
 
     #[test]
@@ -235,5 +257,52 @@ mod tests {
             })
             .unwrap();
         assert!(runs > 1, "{runs} runs");
+    }
+
+    /// The bit of a new inode is set before its slot, which holds what was there before mke2fs, is
+    /// written: a reader waits for the handle.
+    #[test]
+    fn an_inode_that_is_being_made_is_no_damage() {
+        let volume = Volume::in_memory(16 << 20).unwrap();
+        let fs = &volume.fs;
+        let dir = fs.root().unwrap();
+        let (taken, made) = (std::sync::Barrier::new(2), std::sync::atomic::AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let counts = scope.spawn(|| {
+                taken.wait();
+                let counted = volume.fragmentation();
+                (counted, made.load(std::sync::atomic::Ordering::SeqCst))
+            });
+            let took = fs.transact(20, |txn| {
+                let (ino, slot) = alloc::alloc_inode(txn, InodeHint::File { parent: dir.ino })?;
+                taken.wait();
+                std::thread::sleep(std::time::Duration::from_millis(200));
+                let mut inode = Inode::new(ino, 0o100_644, &fs.inode_ctx);
+                inode.links_count = 1;
+                made.store(true, std::sync::atomic::Ordering::SeqCst);
+                slot.write_new(txn, &inode)
+            });
+            took.unwrap();
+            let (counted, made) = counts.join().unwrap();
+            counted.unwrap_or_else(|e| panic!("{e}; was it made? {made}"));
+        });
+    }
+
+    #[test]
+    fn files_that_come_and_go_are_no_damage() {
+        let volume = Volume::in_memory(16 << 20).unwrap();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for n in 0..4000 {
+                    volume.write(format!("/{}", n % 3), &[1; 5000]).unwrap();
+                    volume.remove_file(format!("/{}", n % 3)).unwrap();
+                }
+                done.store(true, std::sync::atomic::Ordering::SeqCst);
+            });
+            while !done.load(std::sync::atomic::Ordering::SeqCst) {
+                volume.fragmentation().unwrap();
+            }
+        });
     }
 }

@@ -151,7 +151,7 @@ impl Volume {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn keeping_reserved<T>(f: impl FnOnce() -> T) -> T {
-        alloc::keeping_reserved(f)
+        alloc::keeping_reserved(true, f)
     }
 
     /// Returns the numbers of used and free blocks and inodes.

@@ -8,4 +8,6 @@ pub enum IndirectError {
     Pointer { ino: u32, lblk: u32, block: u32, bound: std::ops::Range<u64> },
     #[error("inode {ino}: logical blocks {lblk}+{len} are to be mapped, but some are already")]
     Mapped { ino: u32, lblk: u32, len: u32 },
+    #[error("inode {ino}: block {block} holds numbers of the map, and is mapped by it")]
+    OwnTable { ino: u32, block: u32 },
 }

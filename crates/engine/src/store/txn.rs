@@ -17,7 +17,7 @@
 use crate::error::{Error, Result};
 use crate::store::Store;
 use crate::store::space::Claim;
-use lanefs_journal::{Buffer, Handle, Pending, Tid, WriteGuard};
+use lanefs_journal::{Buffer, CommitData, Handle, Pending, Tid, WriteGuard};
 use lanefs_sync::order::{Level, Note};
 use std::cell::Cell;
 
@@ -145,6 +145,11 @@ impl<'f> Txn<'f> {
     /// Keeps the transaction from committing before the data of `pending` is written.
     pub(crate) fn order_after(&self, pending: &Pending) -> Result<()> {
         Ok(self.handle.order_after(pending)?)
+    }
+
+    /// Leaves data to the commit: see [`Handle::write_with_commit`].
+    pub(crate) fn write_with_commit(&self, data: impl CommitData + 'static) -> Result<()> {
+        Ok(self.handle.write_with_commit(Box::new(data))?)
     }
 
     /// Returns the volume.

@@ -18,7 +18,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 impl Filesystem {
     pub(super) fn getattr(&self, id: u64, handle: Option<u64>, out: &mut Outbox) -> Answer<Outcome> {
         let node = self.node(id)?;
-        self.check_space(node.ino(), handle)?;
+        self.check_space(&node, handle)?;
         out.put(&attr_out(&node.metadata(), self.owners))?;
         Ok(self.after_attributes(id, node.ino()))
     }

@@ -8,7 +8,7 @@ use crate::fault::{Answer, Fault};
 use crate::handles::NO_HANDLE;
 use crate::request::{Make, NewFile};
 use crate::wire::{InHeader, OpenFlags, OpenOut};
-use lanefs::{Error, NewKind, Node, RenameFlags};
+use lanefs::{Error, NewAttr, NewKind, Node, RenameFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -99,6 +99,14 @@ impl Filesystem {
 
     pub(super) fn rename(&self, old: (u64, &OsStr), new: (u64, &OsStr), flags: RenameFlags) -> Answer {
         let (from, to) = (self.node(old.0)?, self.node(new.0)?);
+        let flags = match flags {
+            RenameFlags::Whiteout { replace, uid, gid } => {
+                let attr = NewAttr { permissions: 0, uid, gid };
+                let NewAttr { uid, gid, .. } = self.owners.of_new(attr, &from.metadata());
+                RenameFlags::Whiteout { replace, uid, gid }
+            }
+            flags => flags,
+        };
         if let Some(replaced) = from.rename(old.1, &to, new.1, flags)? {
             self.nodes.hold(replaced);
         }
@@ -117,5 +125,35 @@ impl Filesystem {
         out.put_bytes(node.read_link()?.as_os_str().as_bytes())?;
         self.accessed(&node, self.atime, OpenFlags::empty());
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panic")]
+
+    use super::*;
+    use crate::options::MountOptions;
+    use crate::owners::Owners;
+    use lanefs::{AtSymlink, SetAttr, Volume};
+
+    /// Like any new file of a mount whose files all look the same.
+    #[test]
+    fn a_whiteout_belongs_to_the_owner_of_its_directory() {
+        let volume = Volume::in_memory(16 << 20).unwrap();
+        let set = SetAttr { uid: Some(5), gid: Some(6), ..SetAttr::default() };
+        volume.set_attr("/", &set, AtSymlink::Follow).unwrap();
+        volume.write("/old", b"content").unwrap();
+        let mut filesystem = Filesystem::new(volume, &MountOptions::default(), None).unwrap();
+        let whiteout = RenameFlags::Whiteout { replace: true, uid: 7, gid: 8 };
+        for (owners, owner) in
+            [(Owners { uid: Some(1), gid: Some(2), fakeroot: false }, (5, 6)), (Owners::default(), (7, 8))]
+        {
+            filesystem.owners = owners;
+            filesystem.rename((1, OsStr::new("old")), (1, OsStr::new("new")), whiteout).unwrap();
+            let left = filesystem.volume.symlink_metadata("/old").unwrap();
+            assert_eq!((left.uid(), left.gid()), owner);
+            filesystem.volume.rename("/new", "/old").unwrap();
+        }
     }
 }

@@ -8,7 +8,7 @@ use crate::fault::{Answer, Fault};
 use crate::handles::Open;
 use crate::notifier::{Notice, NoticeJob};
 use crate::wire::{InHeader, OpenFlags, fopen};
-use lanefs::{Error, Volume};
+use lanefs::{Error, Node, Volume};
 use rustix::io::Errno;
 
 /// Returns the user and the group besides root that may take the reserved blocks of the volume.
@@ -57,10 +57,10 @@ impl Filesystem {
     ///
     /// # Errors
     /// ENOSPC.
-    pub(super) fn check_space(&self, ino: u32, handle: Option<u64>) -> Answer {
+    pub(super) fn check_space(&self, file: &Node, handle: Option<u64>) -> Answer {
         let writes = |handle| self.handles.get(handle).is_ok_and(|open| open.writes());
         let full = self.fullness.is_full() && handle.is_some_and(writes);
-        if full && self.fullness.refuses(ino, &self.volume) { Err(Fault(Errno::NOSPC)) } else { Ok(()) }
+        if full && self.fullness.refuses(file, &self.volume) { Err(Fault(Errno::NOSPC)) } else { Ok(()) }
     }
 
     /// Returns how a request for attributes is answered. While the volume is full, the kernel must
@@ -89,11 +89,10 @@ impl Filesystem {
             false => Volume::keeping_reserved(write),
         };
         if matches!(written, Err(Error::NoSpace)) {
-            let ino = open.node.ino();
-            if self.fullness.refuse(ino, &self.volume) {
+            if self.fullness.refuse(&open.node, &self.volume) {
                 self.ask_before_writes();
             }
-            self.notifier.tell(Notice::Attributes(self.nodes.id_of(ino)));
+            self.notifier.tell(Notice::Attributes(self.nodes.id_of(open.node.ino())));
         }
         Ok(written?)
     }

@@ -1,3 +1,4 @@
+mod data;
 mod ends;
 mod round;
 

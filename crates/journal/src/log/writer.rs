@@ -124,12 +124,14 @@ impl LogWriter {
         self.ring.advance(at, n)
     }
 
-    /// Writes a transaction without its commit block, from `head`. Returns the position of the
-    /// commit block and the checksum that it carries. The writes are not durable before a flush.
+    /// Writes a transaction without its commit block, from `head`, and `data` in the same batch.
+    /// Returns the position of the commit block and the checksum that it carries. The writes are
+    /// not durable before a flush.
     pub(crate) fn write(
         &self,
         device: &dyn BlockDevice,
         txn: &Snapshot,
+        data: &[WriteOp<'_>],
         head: u32,
     ) -> Result<(u32, Crc32Be)> {
         self.prepare_superblock(device, txn, head)?;
@@ -138,7 +140,7 @@ impl LogWriter {
         for group in txn.blocks.chunks(self.tags_per_block as usize) {
             self.add_group(&mut blocks, &mut crc, txn.tid, group);
         }
-        self.write_blocks(device, head, &blocks)?;
+        self.write_blocks(device, head, &blocks, data)?;
         Ok((self.ring.advance(head, blocks.len() as u32), crc))
     }
 
@@ -154,7 +156,7 @@ impl LogWriter {
         let time = self.clock.unwrap_or_else(now);
         let mut block = self.block();
         Commit { sequence: tid.0, time }.write(&self.layout, &mut block, crc.value());
-        self.write_blocks(device, at, &[LogBlock::Made(block)])
+        self.write_blocks(device, at, &[LogBlock::Made(block)], &[])
     }
 
     /// Writes that the log starts with transaction `tid` at block `start`. The caller flushes.
@@ -238,11 +240,17 @@ impl LogWriter {
         }
     }
 
-    /// Writes blocks from `at` on, around the ring, in as few pieces as the log has.
-    fn write_blocks(&self, device: &dyn BlockDevice, mut at: u32, blocks: &[LogBlock]) -> Result<()> {
+    /// Writes blocks from `at` on, around the ring, in as few pieces as the log has, with `others`.
+    fn write_blocks<'d>(
+        &self,
+        device: &dyn BlockDevice,
+        mut at: u32,
+        blocks: &'d [LogBlock],
+        others: &[WriteOp<'d>],
+    ) -> Result<()> {
         let bytes: Vec<&[u8]> = blocks.iter().map(LogBlock::bytes).collect();
         let mut rest = &bytes[..];
-        let mut ops = Vec::new();
+        let mut ops = others.to_vec();
         while !rest.is_empty() {
             let before_wrap = self.ring.contiguous(at, rest.len() as u32);
             let (offset, n) = self.map.locate(at, before_wrap)?;

@@ -61,6 +61,38 @@ fn a_slow_server_is_waited_for() {
     }
 }
 
+/// A large batch does not wait for its first half before it sends the second: one answer is
+/// missing, and the client goes on with what follows, as far as its bound allows.
+#[test]
+fn a_missing_answer_does_not_hold_up_a_batch() {
+    const WRITES: usize = 1000;
+    let bench = Bench::new(usual());
+    let device = bench.try_open("&timeout=20&reconnect=20").unwrap();
+    bench.server.fault(Some(NbdKind::Write), 200, NbdFault::Silence);
+    let data = bytes_of(WRITES * 4096, 3);
+    std::thread::scope(|scope| {
+        let written = scope.spawn(|| {
+            let pieces: Vec<[&[u8]; 1]> = data.chunks(4096).map(|piece| [piece]).collect();
+            let ops = pieces.iter().enumerate();
+            let ops: Vec<WriteOp<'_>> =
+                ops.map(|(i, piece)| WriteOp { offset: i as u64 * 4096, data: piece }).collect();
+            device.write_batch(&ops)
+        });
+        let began = Instant::now();
+        while bench.server.count(NbdKind::Write) < 400 {
+            assert!(began.elapsed() < Duration::from_secs(10), "{}", bench.server.count(NbdKind::Write));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // More than 256 are never without an answer.
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(bench.server.count(NbdKind::Write) < 600, "{}", bench.server.count(NbdKind::Write));
+        bench.server.disconnect();
+        written.join().unwrap().unwrap();
+    });
+    device.flush().unwrap();
+    assert!(bench.server.durable().to_bytes()[..data.len()] == data);
+}
+
 /// One request is never answered, and others are all the time: it is late nevertheless.
 #[test]
 fn a_request_is_late_while_others_are_answered() {

@@ -7,7 +7,8 @@
 //! thread sleeps for the device once.
 //!
 //! A thread that syncs waits here for the commit too. The leader starts it after it has handed the
-//! lead on.
+//! lead on. A thread that syncs alone leaves its pages to the commit, which writes them in the
+//! batch of its log blocks: the flush before the commit block covers both.
 //!
 //! Invariants:
 //! - A leader holds no lock that a follower's work takes: inodes are locked one at a time, under
@@ -15,11 +16,13 @@
 //! - A leader that panics ends the journal, and each thread whose work it had taken gets an error
 //!   ([`LeaderRound`]).
 
+use super::cache::Bytes;
 use super::io;
 use super::plan::Work;
 use crate::error::{Error, Result};
 use crate::fs::inode::CachedInode;
 use crate::fs::{Fs, WritebackMode};
+use crate::store::alloc;
 use crate::store::txn::credits;
 use lanefs_journal::{JournalError, Tid};
 #[cfg(test)]
@@ -64,6 +67,8 @@ type Outcome = (Arc<SyncJob>, Work, Result<()>);
 #[derive(Debug)]
 struct SyncJob {
     node: Arc<CachedInode>,
+    /// The waiting thread may not take the blocks reserved for root, nor may its leader for it.
+    keeps_reserved: bool,
     state: Mutex<JobState>,
     changed: Condvar,
 }
@@ -190,8 +195,12 @@ impl Fs {
         // In the older writeback modes, each job has a handle of its own.
         let old = self.options.modes.writeback != WritebackMode::MapAfter;
         let Some(node) = node.shared().filter(|_| !old) else { return self.run_alone(node, work) };
-        let job =
-            Arc::new(SyncJob { node, state: Mutex::new(JobState::Waiting(work)), changed: Condvar::new() });
+        let job = Arc::new(SyncJob {
+            node,
+            keeps_reserved: alloc::keeps_reserved(),
+            state: Mutex::new(JobState::Waiting(work)),
+            changed: Condvar::new(),
+        });
         {
             let mut queue = self.combiner.queue.lock();
             queue.jobs.push_back(Arc::clone(&job));
@@ -218,7 +227,11 @@ impl Fs {
         }
         let mut batch = self.take_batch();
         turn.jobs.extend(batch.iter().map(|(job, _)| Arc::clone(job)));
-        let written = self.write_pages(batch.iter_mut().map(|(job, work)| (&*job.node, work)));
+        let written = match &batch[..] {
+            // Its commit writes them, as this thread has nothing else to do meanwhile.
+            [(_, only)] if self.leaves_to_commit(only) => Ok(()),
+            _ => self.write_pages(batch.iter_mut().map(|(job, work)| (&*job.node, work))),
+        };
         self.hand_on();
         turn.leads = false;
         let (tid, done) = match written {
@@ -258,6 +271,14 @@ impl Fs {
         let mut queue = self.combiner.queue.lock();
         queue.leaders -= 1;
         queue.call_leader();
+    }
+
+    /// Returns whether the commit of `work` writes its pages too, in the batch of its log blocks.
+    fn leaves_to_commit(&self, work: &Work) -> bool {
+        let straight = |(offset, pieces): &(u64, Vec<Bytes>)| {
+            pieces.iter().all(|piece| io::is_straight(self, *offset, piece))
+        };
+        work.is_synced() && work.pages().iter().all(straight)
     }
 
     /// Writes the pages of all `works`, and drops them.
@@ -303,7 +324,8 @@ impl Fs {
             #[cfg(test)]
             assert!(!self.combiner.panics.load(Ordering::Relaxed), "on purpose");
             let run = |(job, mut work): (Arc<SyncJob>, Work)| {
-                let outcome = txn.ensure(need(&work)).and_then(|()| work.run(txn, &job.node));
+                let run = || txn.ensure(need(&work)).and_then(|()| work.run_with_pages(txn, &job.node));
+                let outcome = alloc::keeping_reserved(job.keeps_reserved, run);
                 (job, work, txn.settle(outcome))
             };
             let done = batch.take().unwrap_or_default().into_iter().map(run).collect();
@@ -314,7 +336,8 @@ impl Fs {
             // The handle did not start: each job runs alone, and gets its own result.
             Err(_) => {
                 let run = |(job, work): (Arc<SyncJob>, Work)| {
-                    let (work, outcome) = self.run_alone(&job.node, work);
+                    let run = || self.run_alone(&job.node, work);
+                    let (work, outcome) = alloc::keeping_reserved(job.keeps_reserved, run);
                     (job, work, outcome)
                 };
                 (None, batch.unwrap_or_default().into_iter().map(run).collect())

@@ -22,7 +22,7 @@ use super::content::Content;
 use crate::error::Result;
 use crate::fs::file::delayed::join;
 use crate::store::alloc::{self, Spot};
-use crate::store::map::{self, Mapping};
+use crate::store::map::{self, Mapping, TreeWidth};
 use lanefs_format::Inode;
 use std::ops::Range;
 
@@ -31,18 +31,29 @@ impl Content<'_> {
     /// for unwritten blocks.
     ///
     /// # Errors
-    /// [`Error::NoSpace`](crate::Error::NoSpace): nothing is claimed. A damaged map.
+    /// [`Error::NoSpace`](crate::Error::NoSpace), or
+    /// [`Error::FileTooBig`](crate::Error::FileTooBig) if i_blocks could not count them: nothing is
+    /// claimed. A damaged map.
     pub(super) fn claim(self, runs: &[Range<u32>]) -> Result<()> {
         let Unready { holes, unwritten } = self.unready(runs)?;
+        if holes.is_empty() && unwritten.is_empty() {
+            return Ok(());
+        }
+        let width = {
+            let inode = self.node.state();
+            let width = map::tree_width(self.fs(), &inode);
+            let all = self.file.delayed().blocks_with(count(&holes), count(&unwritten), width);
+            map::check_sectors(self.fs(), &inode, all)?;
+            width
+        };
         if !unwritten.is_empty() {
             let len = count(&unwritten);
-            let width = map::tree_width(self.fs(), &self.node.state());
             let mut delayed = self.file.delayed();
             let more = delayed.map_lack(0, len, width);
             delayed.claim_for_map(self.fs(), more)?;
             delayed.unwritten += len;
         }
-        self.claim_holes(&holes).inspect_err(|_| {
+        self.claim_holes(&holes, width).inspect_err(|_| {
             let mut delayed = self.file.delayed();
             delayed.no_longer_unwritten(count(&unwritten));
             delayed.put_back(None);
@@ -69,13 +80,12 @@ fn count(runs: &[Range<u32>]) -> u64 {
 }
 
 impl Content<'_> {
-    fn claim_holes(self, holes: &[Range<u32>]) -> Result<()> {
+    fn claim_holes(self, holes: &[Range<u32>], width: Option<TreeWidth>) -> Result<()> {
         let len = count(holes);
         if len == 0 {
             return Ok(());
         }
         if self.fs().options.modes.delalloc {
-            let width = map::tree_width(self.fs(), &self.node.state());
             let mut delayed = self.file.delayed();
             let more = delayed.map_lack(len, 0, width);
             let mut all = alloc::claim(self.fs(), len + more)?;

@@ -10,8 +10,8 @@
 //! needs an order between its direct writes waits for one before it issues the next.
 
 use super::content::{Content, end_of};
-use super::{NOT_OVERWRITTEN, io, max_size, place};
-use crate::error::{Error, Result};
+use super::{NOT_OVERWRITTEN, io, place};
+use crate::error::Result;
 use crate::fs::file::times::Stamp;
 use crate::fs::{IVersion, Overwrite};
 use crate::store::map::{self, Mapping};
@@ -246,6 +246,6 @@ impl Content<'_> {
         if end > self.file.size() {
             self.file.check_growth(self.node.ino)?;
         }
-        if end > max_size(self.fs(), self.node.flags()) { Err(Error::FileTooBig) } else { Ok(()) }
+        map::check_size(self.fs(), self.node.flags(), end)
     }
 }

@@ -106,9 +106,7 @@ impl Content<'_> {
         self.write_back(ALL)?;
         let data_size = self.file.size();
         let room = verity.room(data_size, self.fs().block_size).ok_or(Error::FileTooBig)?;
-        if room.end > map::max_size(self.fs(), self.node.flags()) {
-            return Err(Error::FileTooBig);
-        }
+        map::check_size(self.fs(), self.node.flags(), room.end)?;
         let prepared = self.node.prepare()?;
         self.fs().transact(credits::INODE + credits::ORPHAN, |txn| {
             prepared.update(txn, |txn, _| orphan::add(txn, self.node.ino))

@@ -68,6 +68,9 @@ impl Content<'_> {
         file.check_growth(node.ino)?;
         let most = u64::from(MAX_BLOCKS) * u64::from(fs.block_size);
         let end = offset.checked_add(len).filter(|end| *end <= most).ok_or(Error::FileTooBig)?;
+        if mode != FallocMode::PunchHole {
+            map::check_size(fs, node.flags(), end)?;
+        }
         if mode != FallocMode::PunchHole && !map::is_tree(&node.state()) {
             return Err(Error::NotSupported("only a file of extents can be changed so".into()));
         }
@@ -235,9 +238,7 @@ impl FallocRange<'_> {
             return Err(Error::Invalid("a place to insert at that is not before the end of the file"));
         }
         let size = size.saturating_add(self.end - self.offset);
-        if size > max_size(self.fs(), self.node.flags()) {
-            return Err(Error::FileTooBig);
-        }
+        map::check_size(self.fs(), self.node.flags(), size)?;
         self.write_back(blocks.start..u32::MAX)?;
         let _alone = self.hold_writeback();
         self.drop_pages(blocks.start..u32::MAX)?;

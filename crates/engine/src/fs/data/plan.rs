@@ -18,7 +18,7 @@ use crate::store::space::Claim;
 use crate::store::txn::{Txn, credits};
 use lanefs_format::extent::Extent;
 use lanefs_format::{Inode, InodeFlags};
-use lanefs_journal::{JournalError, Pending};
+use lanefs_journal::{CommitData, JournalError, Pending};
 use std::mem;
 use std::ops::Range;
 
@@ -324,9 +324,13 @@ impl<'f> WritePlan<'f> {
                 mapped.and(written)
             }
             WritebackMode::DioreadNolock => {
-                let mapped = self.changes.iter().map(|change| Change::Convert(change.range())).collect();
-                self.map(0, true, None)?;
-                self.changes = mapped;
+                let mut mapped: Vec<_> =
+                    self.changes.iter().map(|change| Change::Convert(change.range())).collect();
+                let outcome = self.map(0, true, None);
+                // All, or those before the error: what was to be written to them stays dirty.
+                mapped.truncate(mapped.len() - self.changes.len());
+                self.changes.extend(mapped);
+                outcome?;
                 write()?;
                 self.map(end, false, None)
             }
@@ -376,6 +380,19 @@ impl<'f> WritePlan<'f> {
     }
 }
 
+/// Pages that a commit writes.
+#[derive(Debug)]
+struct CommitPages(Pieces);
+
+impl CommitData for CommitPages {
+    fn writes(&self) -> Vec<(u64, Vec<&[u8]>)> {
+        self.0
+            .iter()
+            .map(|(offset, pieces)| (*offset, pieces.iter().map(|piece| &**piece).collect()))
+            .collect()
+    }
+}
+
 /// The changes of one handle to one file's inode.
 #[derive(Debug, Default)]
 pub(super) struct Work {
@@ -415,6 +432,17 @@ impl Work {
     /// Drops the pages, once they are written or have failed. Returns whether there were any.
     pub(super) fn let_go(&mut self) -> bool {
         !mem::take(&mut self.pages).is_empty()
+    }
+
+    /// Runs as [`run`](Self::run) does, and leaves the pages, if there are any left, to the commit.
+    pub(super) fn run_with_pages(&mut self, txn: &mut Txn<'_>, node: &CachedInode) -> Result<()> {
+        let outcome = self.run(txn, node);
+        let pages = CommitPages(mem::take(&mut self.pages));
+        // Some may be mapped if not all are.
+        if !pages.0.is_empty() && (outcome.is_ok() || self.mapped) {
+            txn.write_with_commit(pages)?;
+        }
+        outcome
     }
 
     /// Returns the credits for it, without the inode and the superblock.
@@ -559,5 +587,68 @@ mod tests {
         volume.sync().unwrap();
         file.write_at(b"goes on", 0).unwrap();
         file.sync_all().unwrap();
+    }
+
+    /// Pages over blocks that are unwritten keep their claim for the map when the plan maps them
+    /// and then finds no space for other pages.
+    #[test]
+    fn what_is_mapped_before_no_space_is_dirty_over_unwritten_blocks() {
+        let device = MemDevice::new(16 << 20);
+        let options = lanefs_mkfs::Options { block_size: Some(4096), ..Default::default() };
+        lanefs_mkfs::format(&device, &options).unwrap();
+        let options = OpenOptions::new().write(true).writeback(WritebackMode::DioreadNolock);
+        let options = options.commit_interval(std::time::Duration::ZERO);
+        let volume: Volume = options.use_reserved(true).open_device(Arc::new(device)).unwrap();
+        let file = volume.create_file("/f").unwrap();
+        for i in 0..4 {
+            file.fallocate(FallocMode::Allocate, i * 100 * 4096, 4096).unwrap();
+        }
+        file.write_at(&[1; 4096], 100 * 4096).unwrap();
+        file.write_at(&[1; 4096], 350 * 4096).unwrap();
+        let node = file.inode();
+        let unwritten = || node.file().delayed().unwritten;
+        assert_eq!(unwritten(), 1);
+        let mut plan = WritePlan::of_pages(node.content());
+        plan.place(100, 1).unwrap().unwrap();
+        plan.place(350, 1).unwrap().unwrap();
+        plan.claim = None;
+        let rest: Vec<_> = std::iter::from_fn(|| alloc::reserve(&node.fs, 0, u32::MAX).ok()).collect();
+        let mapped = plan.carry_out(0, || panic!("nothing may be written"));
+        assert!(matches!(mapped, Err(Error::NoSpace)), "{mapped:?}");
+        assert_eq!(unwritten(), 1);
+        drop(rest);
+        file.sync_all().unwrap();
+        assert_eq!(unwritten(), 0);
+    }
+
+    /// A leader without a right to the blocks reserved for root takes them for a follower with it.
+    #[test]
+    fn a_follower_keeps_its_right_to_reserved_blocks() {
+        let device = MemDevice::new(16 << 20);
+        let options = lanefs_mkfs::Options { block_size: Some(4096), ..Default::default() };
+        lanefs_mkfs::format(&device, &options).unwrap();
+        let options = OpenOptions::new().write(true).use_reserved(true);
+        let volume: Volume = options.open_device(Arc::new(device)).unwrap();
+        let (file, other) = (volume.create_file("/f").unwrap(), volume.create_file("/other").unwrap());
+        for i in 0..4 {
+            file.fallocate(FallocMode::Allocate, i * 100 * 4096, 4096).unwrap();
+        }
+        let (node, other) = (file.inode(), other.inode());
+        let mut plan = WritePlan::new(node.content());
+        plan.place(350, 1).unwrap().unwrap();
+        plan.claim = None;
+        let take = || alloc::keeping_reserved(true, || alloc::reserve(&node.fs, 0, u32::MAX).ok());
+        let rest: Vec<_> = std::iter::from_fn(take).collect();
+        let gathers = |jobs| node.fs.combiner.gathers.store(jobs, std::sync::atomic::Ordering::Relaxed);
+        gathers(2);
+        std::thread::scope(|scope| {
+            let leads = || alloc::keeping_reserved(true, || node.fs.combine(other, Work::synced()).1);
+            let leader = scope.spawn(leads);
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            plan.carry_out(0, || Ok(())).unwrap();
+            leader.join().unwrap().unwrap();
+        });
+        gathers(0);
+        drop(rest);
     }
 }

@@ -8,8 +8,8 @@
 //!    inode off the orphan list.
 
 use super::content::Content;
-use super::{max_size, set_size};
-use crate::error::{Error, Result};
+use super::set_size;
+use crate::error::Result;
 use crate::fs::Fs;
 use crate::fs::inode::CachedInode;
 use crate::store::map::{self, Progress};
@@ -29,9 +29,7 @@ impl Content<'_> {
         let _held = self.lock_from(size)?;
         self.node.check_mutable()?;
         self.node.check_no_verity()?;
-        if size > max_size(fs, self.node.flags()) {
-            return Err(Error::FileTooBig);
-        }
+        map::check_size(fs, self.node.flags(), size)?;
         let before = self.file.size();
         self.write_back_to(size.min(before))?;
         let _alone = self.hold_writeback();
@@ -85,9 +83,7 @@ impl Content<'_> {
         if size <= before {
             return Ok(());
         }
-        if size > max_size(fs, self.node.flags()) {
-            return Err(Error::FileTooBig);
-        }
+        map::check_size(fs, self.node.flags(), size)?;
         self.write_back_to(before)?;
         let _alone = self.hold_writeback();
         self.grow(before, size)
@@ -144,7 +140,7 @@ impl CachedInode {
     }
 
     /// Zeroes the tail of the last block of the file, frees all blocks behind it, and runs `then`
-    /// under the last handle.
+    /// under the last handle. If `then` fails and has changed nothing, the blocks are free.
     pub(super) fn free_behind<'n>(&'n self, then: impl FnOnce(&mut Txn<'n>) -> Result<()>) -> Result<()> {
         let fs = &*self.fs;
         let size = self.state().size;
@@ -162,7 +158,11 @@ impl CachedInode {
                 let step =
                     prepared.update_map(txn, |txn, inode| map::remove(txn, inode, first..MAX_BLOCKS))?;
                 match step {
-                    Progress::Done => return then(txn),
+                    Progress::Done => {
+                        let freed = txn.mark();
+                        let done = then(txn);
+                        return done.or_else(|e| if txn.mark() == freed { txn.stop(e) } else { Err(e) });
+                    }
                     Progress::More => txn.restart(needed)?,
                     Progress::Stopped(e) => return txn.stop(e),
                 }

@@ -17,7 +17,7 @@ use super::content::Content;
 use super::plan::WritePlan;
 use crate::error::{Error, Result};
 use crate::fs::Fs;
-use crate::fs::file::cache::{Background, FileCache, Item, Pressure, WritebackBatch};
+use crate::fs::file::cache::{Background, FileCache, Item, Pressure, WriteOutJob, WritebackBatch};
 use crate::fs::inode::CachedInode;
 use lanefs_device::release_free_memory;
 use lanefs_sync::time::Instant;
@@ -211,18 +211,18 @@ impl Fs {
     /// evicts inodes that are not in use. Returns how long to sleep; `None`: until there is
     /// something dirty.
     pub(crate) fn background_round(&self, jobs: &mut Background) -> Option<Duration> {
+        // The first file that failed since one was written out. When its turn comes again, all
+        // files that are left have failed.
+        let mut failed = None;
         while let Some(job) =
             jobs.next(&self.pages, Instant::now()).filter(|_| !self.flusher.is_wanted_back())
         {
-            let Some(node) = self.known_inode(job.file.ino()) else { break };
-            let Some(content) = node.content_if_used() else { break };
-            let Some(pages) = content.file.pages_if_used() else { break };
-            let _alone = content.hold_writeback();
-            if let Err(e) = content.write_some(pages, job.blocks, job.max, false) {
-                content.note_lost(&e);
-                break;
+            let ino = job.file.ino();
+            match self.write_job(&job) {
+                true => failed = None,
+                false if failed == Some(ino) => break,
+                false => failed = failed.or(Some(ino)),
             }
-            pages.give_pages_behind();
         }
         if self.times_are_due() {
             // If this fails, the next sync reports the journal's error.
@@ -237,6 +237,21 @@ impl Fs {
             self.pages.empty();
         }
         self.rest()
+    }
+
+    /// Writes out a part of a file in the background. Returns whether it was: not if the file's
+    /// inode is being deleted, or if the write fails, which a sync of the file reports.
+    fn write_job(&self, job: &WriteOutJob) -> bool {
+        let node = self.known_inode(job.file.ino());
+        let Some(content) = node.as_ref().and_then(|node| node.content_if_used()) else { return false };
+        let Some(pages) = content.file.pages_if_used() else { return false };
+        let _alone = content.hold_writeback();
+        let written = content.write_some(pages, job.blocks.clone(), job.max, false);
+        match &written {
+            Ok(_) => pages.give_pages_behind(),
+            Err(e) => content.note_lost(e),
+        }
+        written.is_ok()
     }
 
     /// Returns whether dirty pages are written out at a certain age. Without a commit timer they

@@ -96,7 +96,7 @@ fn remove_name(
 ) -> Result<()> {
     let now = dir.fs.now();
     prepared.update(txn, |txn, parent| {
-        dir::remove_at(txn, parent, found, name)?;
+        dir::remove(txn, parent, found, name)?;
         (parent.mtime, parent.ctime) = (now, now);
         Ok(())
     })

@@ -8,13 +8,14 @@
 //! elsewhere by then, the rename begins anew.
 
 use super::create::{NewInode, create_credits};
+use super::is_dots;
 use super::remove::{drop_dir, drop_link, lock_nodes};
-use super::{NewAttr, NewKind, add_dir_link, check_dir_links, drop_dir_link, find, find_name, is_dots};
+use super::{NewAttr, NewKind, add_dir_link, check_dir_links, drop_dir_link, find, find_entry, find_name};
 use crate::error::{Corrupt, Error, Result};
 use crate::fs::inode::{CachedInode, InodeRef, Prepared};
 use crate::store::ROOT_INO;
 use crate::store::alloc::InodeHint;
-use crate::store::dir;
+use crate::store::dir::{self, FoundEntry, Lookup};
 use crate::store::txn::{Txn, credits};
 use lanefs_format::{DeviceNumber, FileType};
 use lanefs_sync::order::{Level, Ordered};
@@ -60,10 +61,12 @@ impl RenameFlags {
 const WHITEOUT: NewKind<'static> =
     NewKind::Special { file_type: FileType::CharDevice, device: DeviceNumber { major: 0, minor: 0 } };
 
-/// One side of a rename.
+/// One side of a rename: a name that was looked up in a directory, which is locked. Once the rename
+/// has changed a block, it reads no other.
 struct Side<'a> {
     dir: &'a CachedInode,
     name: &'a [u8],
+    place: Lookup,
 }
 
 impl CachedInode {
@@ -98,7 +101,6 @@ impl CachedInode {
             (false, false) => {}
             _ => return Err(Error::Busy),
         }
-        let (src, dst) = (Side { dir: self, name: old }, Side { dir: to, name: new });
         // Only moves between directories can change the tree's shape; they run one at a time.
         let _topology =
             (self.ino != to.ino).then(|| Ordered::take(Level::Topology, 0, || self.fs.topology.lock()));
@@ -137,18 +139,18 @@ impl CachedInode {
             let locks = lock_nodes(&nodes);
             // Between the lookups and the locks other threads may have given the names to other
             // inodes.
-            let same = find(self, old)? == Some(node.ino) && find(to, new)? == target.as_ref().map(|t| t.ino);
-            if !same {
+            let (src, dst) = (Side::new(self, old)?, Side::new(to, new)?);
+            if src.ino() != Some(node.ino) || dst.ino() != target.as_ref().map(|t| t.ino) {
                 continue;
             }
             let replaces = match &target {
                 Some(target) if target.ino == node.ino => false,
                 Some(target) if flags == RenameFlags::Exchange => {
-                    src.exchange(&node, &dst, target)?;
+                    src.exchange(&node, dst, target)?;
                     false
                 }
                 target => {
-                    src.move_name(&node, &dst, target.as_ref(), flags.whiteout())?;
+                    src.move_name(&node, dst, target.as_ref(), flags.whiteout())?;
                     true
                 }
             };
@@ -198,9 +200,21 @@ impl CachedInode {
     }
 }
 
-impl Side<'_> {
+impl<'a> Side<'a> {
+    fn new(dir: &'a CachedInode, name: &'a [u8]) -> Result<Self> {
+        Ok(Self { dir, name, place: find_name(dir, name)? })
+    }
+
+    /// Returns the inode number of the name.
+    fn ino(&self) -> Option<u32> {
+        match &self.place {
+            Lookup::Found(found) => Some(found.ino),
+            Lookup::Vacant(_) => None,
+        }
+    }
+
     /// Checks whether a move may change its directories, its inode and its target.
-    fn check_move(&self, node: &InodeRef, dst: &Side<'_>, target: Option<&InodeRef>) -> Result<()> {
+    fn check_move(&self, node: &InodeRef, dst: &Self, target: Option<&InodeRef>) -> Result<()> {
         dst.dir.check_alive()?;
         self.dir.check_mutable()?;
         node.check_mutable()?;
@@ -223,39 +237,40 @@ impl Side<'_> {
     }
 
     fn move_name(
-        &self,
+        self,
         node: &InodeRef,
-        dst: &Side<'_>,
+        dst: Self,
         target: Option<&InodeRef>,
         whiteout: Option<NewAttr>,
     ) -> Result<()> {
-        let is_dir = node.is_dir();
-        self.check_move(node, dst, target)?;
-        let changes_parent = is_dir && self.dir.ino != dst.dir.ino;
+        self.check_move(node, &dst, target)?;
+        let Self { dir, name, place } = self;
+        let (fs, is_dir) = (&dir.fs, node.is_dir());
+        let changes_parent = is_dir && dir.ino != dst.dir.ino;
         if changes_parent && target.is_none() {
-            check_dir_links(&self.dir.fs, &dst.dir.state())?;
+            check_dir_links(fs, &dst.dir.state())?;
         }
-        if changes_parent {
-            check_dotdot(node)?;
-        }
+        let above = changes_parent.then(|| dotdot(node)).transpose()?;
         let file_type = file_type(node)?;
-        let slot = match target {
-            Some(_) => None,
-            None => Some(find_name(dst.dir, dst.name)?.vacant()?),
+        let found = place.found()?;
+        let entry = match &dst.place {
+            Lookup::Found(_) => 0,
+            Lookup::Vacant(slot) => slot.credits(fs, &dst.dir.state()),
         };
-        let entry = slot.as_ref().map_or(0, |slot| slot.credits(&self.dir.fs, &dst.dir.state()));
-        let (from, to, moved) = (self.dir.prepare()?, dst.dir.prepare()?, node.prepare()?);
+        let (from, to, moved) = (dir.prepare()?, dst.dir.prepare()?, node.prepare()?);
         let over = target.map(|target| Ok::<_, Error>((target, target.prepare()?))).transpose()?;
-        let now = self.dir.fs.now();
+        let now = fs.now();
         let extra = if whiteout.is_some() { create_credits(&WHITEOUT) } else { 0 };
-        self.dir.fs.transact(rename_credits() + entry + extra, |txn| {
+        fs.transact(rename_credits() + entry + extra, |txn| {
             // First, because it may fail without a free inode, and then nothing has changed.
-            let mut left = whiteout.map(|attr| take_whiteout(txn, self.dir, attr)).transpose()?;
+            let mut left = whiteout.map(|attr| take_whiteout(txn, dir, attr)).transpose()?;
             let start = txn.mark();
             let put = to.update(txn, |txn, parent| {
-                match slot {
-                    None => dir::replace(txn, parent, dst.name, node.ino, file_type)?,
-                    Some(slot) => {
+                match dst.place {
+                    Lookup::Found(found) => {
+                        dir::replace(txn, parent, &found, dst.name, node.ino, file_type)?;
+                    }
+                    Lookup::Vacant(slot) => {
                         let entry = dir::NewEntry { name: dst.name, child: node.ino, file_type };
                         dir::insert(txn, parent, slot, &entry)?;
                     }
@@ -268,16 +283,17 @@ impl Side<'_> {
             }
             put?;
             from.update(txn, |txn, parent| {
+                let found = dir::find_again(fs, parent, found, name)?;
                 match &left {
-                    None => drop(dir::remove(txn, parent, self.name)?),
+                    None => dir::remove(txn, parent, &found, name)?,
                     Some(new) => {
-                        dir::replace(txn, parent, self.name, new.inode.ino, FileType::CharDevice)?;
+                        dir::replace(txn, parent, &found, name, new.inode.ino, FileType::CharDevice)?;
                     }
                 }
                 (parent.mtime, parent.ctime) = (now, now);
                 Ok(())
             })?;
-            stamp_moved(txn, node, &moved, changes_parent.then_some(dst.dir))?;
+            stamp_moved(txn, node, &moved, above.as_ref().map(|above| (above, dst.dir.ino)))?;
             match &over {
                 Some((target, prepared)) if is_dir => drop_dir(txn, &to, target, prepared)?,
                 Some((target, prepared)) => drop_link(txn, target, prepared)?,
@@ -290,7 +306,7 @@ impl Side<'_> {
         })
     }
 
-    fn exchange(&self, node: &InodeRef, dst: &Side<'_>, other: &InodeRef) -> Result<()> {
+    fn exchange(self, node: &InodeRef, dst: Self, other: &InodeRef) -> Result<()> {
         for n in [self.dir, dst.dir, node, other] {
             n.check_mutable()?;
         }
@@ -300,22 +316,24 @@ impl Side<'_> {
         if across && one_dir != two_dir {
             check_dir_links(&self.dir.fs, &if one_dir { dst.dir } else { self.dir }.state())?;
         }
-        for (_, node) in [(one_dir, node), (two_dir, other)].iter().filter(|(is_dir, _)| across && *is_dir) {
-            check_dotdot(node)?;
-        }
+        let above_one = (across && one_dir).then(|| dotdot(node)).transpose()?;
+        let above_two = (across && two_dir).then(|| dotdot(other)).transpose()?;
         let (from, to) = (self.dir.prepare()?, dst.dir.prepare()?);
         let (first, second) = (node.prepare()?, other.prepare()?);
+        let (old, new) = (self.place.found()?, dst.place.found()?);
         let now = self.dir.fs.now();
         self.dir.fs.transact(rename_credits(), |txn| {
-            for (side, dir, node, file_type) in [(self, &from, other, two), (dst, &to, node, one)] {
+            for (dir, found, name, node, file_type) in
+                [(&from, &old, self.name, other, two), (&to, &new, dst.name, node, one)]
+            {
                 dir.update(txn, |txn, parent| {
-                    dir::replace(txn, parent, side.name, node.ino, file_type)?;
+                    dir::replace(txn, parent, found, name, node.ino, file_type)?;
                     (parent.mtime, parent.ctime) = (now, now);
                     Ok(())
                 })?;
             }
-            stamp_moved(txn, node, &first, (across && one_dir).then_some(dst.dir))?;
-            stamp_moved(txn, other, &second, (across && two_dir).then_some(self.dir))?;
+            stamp_moved(txn, node, &first, above_one.as_ref().map(|above| (above, dst.dir.ino)))?;
+            stamp_moved(txn, other, &second, above_two.as_ref().map(|above| (above, self.dir.ino)))?;
             match (across, one_dir, two_dir) {
                 (true, true, false) => adjust_links(txn, &from, &to),
                 (true, false, true) => adjust_links(txn, &to, &from),
@@ -325,29 +343,27 @@ impl Side<'_> {
     }
 }
 
-/// Stamps an inode that was renamed. If a directory has a new `parent`, its ".." follows.
+/// Stamps an inode that was renamed. If it is a directory with a new parent, its "..", which was
+/// found, follows to that inode.
 fn stamp_moved(
     txn: &mut Txn<'_>,
     node: &CachedInode,
     prepared: &Prepared<'_>,
-    parent: Option<&CachedInode>,
+    above: Option<(&FoundEntry, u32)>,
 ) -> Result<()> {
     let now = node.fs.now();
     prepared.update(txn, |txn, inode| {
         inode.ctime = now;
-        match parent {
-            Some(parent) => dir::replace(txn, inode, b"..", parent.ino, FileType::Directory),
+        match above {
+            Some((found, parent)) => dir::replace(txn, inode, found, b"..", parent, FileType::Directory),
             None => Ok(()),
         }
     })
 }
 
-/// Checks that a directory that moves to another parent has a "..". Done before any change.
-fn check_dotdot(node: &CachedInode) -> Result<()> {
-    match find(node, b"..")? {
-        Some(_) => Ok(()),
-        None => Err(crate::error::DirError::Dots { ino: node.ino, name: ".." }.into()),
-    }
+/// Returns the ".." of a directory that moves to another parent.
+fn dotdot(node: &CachedInode) -> Result<FoundEntry> {
+    find_entry(node, b"..")?.ok_or_else(|| crate::error::DirError::Dots { ino: node.ino, name: ".." }.into())
 }
 
 /// Counts a subdirectory that moved from one directory to another.

@@ -28,7 +28,7 @@ pub(crate) use group::{Group, free_runs, read_desc};
 pub(crate) use inodes::{InodeHint, alloc_inode, free_inode, hold_inode, used_inodes};
 pub(crate) use prealloc::{FileAlloc, Spot, reserve_at};
 pub(crate) use reserve::{
-    Reserved, await_frees, claim, claim_for_map, keeping_reserved, reserve, reserve_claimed,
+    Reserved, await_frees, claim, claim_for_map, keeping_reserved, keeps_reserved, reserve, reserve_claimed,
 };
 pub(crate) use trim::{discard_freed, trim};
 

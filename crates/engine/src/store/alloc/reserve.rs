@@ -136,15 +136,20 @@ thread_local! {
     static KEEPS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `f` on this thread for an unprivileged user: without the blocks reserved for root.
-pub(crate) fn keeping_reserved<T>(f: impl FnOnce() -> T) -> T {
+/// Returns whether this thread serves an unprivileged user.
+pub(crate) fn keeps_reserved() -> bool {
+    KEEPS.get()
+}
+
+/// Runs `f` on this thread for a user who may take the blocks reserved for root, unless `keeps`.
+pub(crate) fn keeping_reserved<T>(keeps: bool, f: impl FnOnce() -> T) -> T {
     struct Restore(bool);
     impl Drop for Restore {
         fn drop(&mut self) {
             KEEPS.set(self.0);
         }
     }
-    let _restore = Restore(KEEPS.replace(true));
+    let _restore = Restore(KEEPS.replace(keeps));
     f()
 }
 

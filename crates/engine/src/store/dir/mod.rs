@@ -159,21 +159,11 @@ pub(crate) fn insert(txn: &mut Txn<'_>, inode: &mut Inode, slot: Slot, new: &New
     Ok(())
 }
 
-/// Removes `name`. Returns its entry.
-///
-/// # Errors
-/// [`Error::NotFound`]; a damaged directory.
-pub(crate) fn remove(txn: &mut Txn<'_>, inode: &Inode, name: &[u8]) -> Result<FoundEntry> {
-    let found = find(txn.store(), inode, name)?.found()?;
-    remove_at(txn, inode, &found, name)?;
-    Ok(found)
-}
-
 /// Removes the entry that [`find`] has returned.
 ///
 /// # Errors
 /// [`DirError::Moved`] if it is not there any more.
-pub(crate) fn remove_at(txn: &mut Txn<'_>, inode: &Inode, found: &FoundEntry, name: &[u8]) -> Result<()> {
+pub(crate) fn remove(txn: &mut Txn<'_>, inode: &Inode, found: &FoundEntry, name: &[u8]) -> Result<()> {
     let dir = Dir::new(txn.store(), inode)?;
     if found.role != Role::Leaf {
         return Err(Error::Invalid("the dots of a directory stay"));
@@ -184,26 +174,41 @@ pub(crate) fn remove_at(txn: &mut Txn<'_>, inode: &Inode, found: &FoundEntry, na
     })
 }
 
-/// Makes `name` lead to another inode. Also for "..".
+/// Makes the entry of `name` that [`find`] has returned lead to another inode. Also for "..".
 ///
 /// # Errors
-/// [`Error::NotFound`]; a damaged directory.
+/// [`DirError::Moved`] if it is not there any more.
 pub(crate) fn replace(
     txn: &mut Txn<'_>,
     inode: &Inode,
+    found: &FoundEntry,
     name: &[u8],
     child: u32,
     file_type: FileType,
 ) -> Result<()> {
-    let found = find(txn.store(), inode, name)?.found()?;
     let dir = Dir::new(txn.store(), inode)?;
     if found.role == Role::Leaf {
-        check_place(&dir, &found.buffer.read(), &found, name)?;
+        check_place(&dir, &found.buffer.read(), found, name)?;
     }
     dir.change(txn, &found.buffer, found.role, |bytes| {
         dirent::write_inode(bytes, dir.layout(), found.hit.offset, child, Some(file_type));
         Ok(())
     })
+}
+
+/// Returns the entry of `name` that [`find`] has returned before another name was inserted: in the
+/// same leaf, without I/O, unless a split has moved it.
+///
+/// # Errors
+/// The errors of [`find`]; [`Error::NotFound`].
+pub(crate) fn find_again(store: &Store, inode: &Inode, found: FoundEntry, name: &[u8]) -> Result<FoundEntry> {
+    let dir = Dir::new(store, inode)?;
+    // A leaf that became the root of an index is none any more.
+    let scan = leaf::scan(&found.buffer.read(), dir.layout(), name);
+    match scan.ok().and_then(|scan| scan.hit) {
+        Some(hit) => Ok(FoundEntry { hit, ..found }),
+        None => find(store, inode, name)?.found(),
+    }
 }
 
 /// Gives a new directory its first block, with "." and "..".

@@ -92,6 +92,23 @@ impl Volume {
     }
 }
 
+fn found(txn: &Txn<'_>, inode: &Inode, name: &[u8]) -> Result<FoundEntry> {
+    find(txn.store(), inode, name)?.found()
+}
+
+/// Looks up `name` and removes it. Returns its entry.
+fn remove(txn: &mut Txn<'_>, inode: &Inode, name: &[u8]) -> Result<FoundEntry> {
+    let found = found(txn, inode, name)?;
+    super::remove(txn, inode, &found, name)?;
+    Ok(found)
+}
+
+/// Looks up `name` and makes it lead to another inode.
+fn replace(txn: &mut Txn<'_>, inode: &Inode, name: &[u8], child: u32, kind: FileType) -> Result<()> {
+    let found = found(txn, inode, name)?;
+    super::replace(txn, inode, &found, name, child, kind)
+}
+
 impl Filled {
     fn insert(&mut self, fs: &Fs, name: &[u8]) -> Result<()> {
         let file = self.names.len() % self.files.len();
@@ -306,7 +323,7 @@ fn places_that_changed_are_noticed() {
     let found = find(fs, &filled.dir.state(), b"two").unwrap().found().unwrap();
     filled.remove(fs, b"two").unwrap();
     let dir = &filled.dir;
-    let gone = fs.transact(2, |txn| dir.update(txn, |txn, inode| remove_at(txn, inode, &found, b"two")));
+    let gone = fs.transact(2, |txn| dir.update(txn, |txn, inode| super::remove(txn, inode, &found, b"two")));
     assert!(matches!(gone, Err(Error::Dir(DirError::Moved { .. }))), "{gone:?}");
     let dots = find(fs, &dir.state(), b"nothing").unwrap().found();
     assert!(matches!(dots, Err(Error::NotFound)));

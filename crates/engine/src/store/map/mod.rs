@@ -143,7 +143,7 @@ pub(crate) fn first_run(store: &Store, inode: &Inode) -> Result<Option<(u64, u32
 /// # Errors
 /// [`Error::NoSpace`] without blocks for the map: nothing is changed; [`Error::FileTooBig`].
 pub(crate) fn insert(txn: &mut Txn<'_>, inode: &mut Inode, new: Extent) -> Result<()> {
-    check_sectors(txn.store(), inode, new.len)?;
+    check_sectors(txn.store(), inode, new.len.into())?;
     change(txn, inode, |map| match map {
         Map::Tree(tree) => tree.insert(new),
         Map::Table(_) if new.unwritten => {
@@ -268,6 +268,21 @@ pub(crate) fn insert_or_free(txn: &mut Txn<'_>, inode: &mut Inode, new: Extent, 
 /// Returns the largest i_size that the map of an inode with these flags allows.
 pub(crate) fn max_size(store: &Store, flags: InodeFlags) -> u64 {
     u64::from(max_blocks(store, flags)) * u64::from(store.block_size)
+}
+
+/// Checks a new i_size, so that a whole file of it can be mapped: without `huge_file`, i_blocks
+/// counts less than 2 TiB, with the blocks of numbers.
+///
+/// # Errors
+/// [`Error::FileTooBig`].
+pub(crate) fn check_size(store: &Store, flags: InodeFlags, size: u64) -> Result<()> {
+    let counted = max_sectors(store) / sectors(store);
+    let of_map = match flags.contains(InodeFlags::EXTENTS) {
+        true => 0,
+        false => indirect::number_blocks(store.block_size as usize, counted),
+    };
+    let most = (counted - of_map).saturating_mul(store.block_size.into());
+    if size > most.min(max_size(store, flags)) { Err(Error::FileTooBig) } else { Ok(()) }
 }
 
 /// Returns the logical block that holds byte `at`, and the byte's place in it. The block is below
@@ -418,10 +433,10 @@ fn owner(store: &Store, inode: &Inode) -> Owner {
 ///
 /// # Errors
 /// [`Error::FileTooBig`].
-pub(crate) fn check_sectors(store: &Store, inode: &Inode, len: u32) -> Result<()> {
+pub(crate) fn check_sectors(store: &Store, inode: &Inode, len: u64) -> Result<()> {
     let max = max_sectors(store);
     // And a few nodes of the map.
-    let more = (u64::from(len) + 64).saturating_mul(sectors(store));
+    let more = len.saturating_add(64).saturating_mul(sectors(store));
     if inode.blocks.saturating_add(more) > max { Err(Error::FileTooBig) } else { Ok(()) }
 }
 

@@ -1,6 +1,7 @@
 //! Files that cannot be written out, beside files that can.
 
 use super::*;
+use crate::fs::file::cache::{Background, FileCache};
 use crate::fs::namei::{NewAttr, NewKind};
 use lanefs_device::{MemDevice, Op};
 use lanefs_sim::FailingDevice;
@@ -127,4 +128,34 @@ fn what_nothing_will_write_out_wakes_nobody() {
         fs.background_round(&mut jobs);
         assert_eq!(fs.background_round(&mut jobs), None, "ended: {ends}");
     }
+}
+
+/// A round goes on behind a file whose inode is being deleted, and one that fails, and ends though
+/// both stay dirty.
+#[test]
+fn a_file_that_cannot_be_written_out_ends_no_round() {
+    let (device, options, fs, [a, b]) = volume(OpenOptions::new());
+    let (inos, at_once) = ([a.ino, b.ino], || Background::new(Some(Duration::ZERO)));
+    let gone = FileCache::new(&fs.pages, 9999);
+    gone.span(0..1).copy_in(&[1; 4096], 0);
+    buffered::write(&b, 0, &[2; 4096]).unwrap();
+    fs.background_round(&mut at_once());
+    assert!(!b.file().pages_if_used().unwrap().is_dirty(), "behind a file without an inode");
+    drop((gone, a, b));
+    fs.close().unwrap();
+    drop(fs);
+
+    let fs = Fs::open(Arc::clone(&device) as Arc<dyn BlockDevice>, options).unwrap();
+    let [a, b] = inos.map(|ino| fs.inode(ino).unwrap());
+    buffered::write(&a, 0, &[1; 4096]).unwrap();
+    buffered::write(&b, 0, &[3; 4096]).unwrap();
+    // No block is found for "a".
+    device.fail_from(Op::Read, 1, 5);
+    fs.background_round(&mut at_once());
+    assert!(a.file().pages_if_used().unwrap().is_dirty());
+    assert!(!b.file().pages_if_used().unwrap().is_dirty(), "behind a file that failed");
+    device.heal();
+    a.sync_all().unwrap();
+    drop((a, b));
+    fs.close().unwrap();
 }

@@ -1,18 +1,19 @@
 //! Operations that fail in the middle: no part of one is committed.
 
 use super::*;
-use crate::Volume;
+use crate::{RenameFlags, Volume};
 use lanefs_device::{DeviceError, MemDevice, Op, forward_to};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const MIB: usize = 1 << 20;
 
-/// A device that fails the next read of the byte `at`, once it is `armed`.
+/// A device that fails reads of the byte `at`, from one of the next on.
 #[derive(Debug)]
 struct BadBlock {
     inner: MemDevice,
     at: AtomicU64,
-    armed: AtomicBool,
+    /// Reads of it until then.
+    good: AtomicU64,
     failures: AtomicU64,
 }
 
@@ -20,13 +21,20 @@ impl BadBlock {
     /// Returns a copy of `image`.
     fn of(image: &Image) -> Arc<Self> {
         let inner = MemDevice::from_bytes(std::fs::read(image.path()).unwrap());
-        let (at, armed, failures) = Default::default();
-        Arc::new(Self { inner, at, armed, failures })
+        let (at, good, failures) = Default::default();
+        let device = Self { inner, at, good, failures };
+        device.heal();
+        Arc::new(device)
     }
 
-    fn arm(&self, block: u64) {
+    /// Fails all but the next `good` reads of `block`.
+    fn arm(&self, block: u64, good: u64) {
         self.at.store(block * 1024, Ordering::SeqCst);
-        self.armed.store(true, Ordering::SeqCst);
+        self.good.store(good, Ordering::SeqCst);
+    }
+
+    fn heal(&self) {
+        self.good.store(u64::MAX, Ordering::SeqCst);
     }
 }
 
@@ -35,7 +43,8 @@ impl BlockDevice for BadBlock {
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> lanefs_device::Result<()> {
         let hit = (offset..offset + buf.len() as u64).contains(&self.at.load(Ordering::SeqCst));
-        if hit && self.armed.swap(false, Ordering::SeqCst) {
+        let less = |good: u64| good.checked_sub(1);
+        if hit && self.good.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_err() {
             self.failures.fetch_add(1, Ordering::SeqCst);
             let eio = std::io::Error::from_raw_os_error(5);
             return Err(DeviceError::new(Op::Read, offset, buf.len() as u64, eio));
@@ -44,10 +53,14 @@ impl BlockDevice for BadBlock {
     }
 }
 
-/// Opens a volume with little memory.
-fn small(device: &Arc<BadBlock>) -> Arc<Fs> {
+/// Options for a volume with little memory.
+fn small_options() -> OpenOptions {
     let options = OpenOptions::new().write(true).use_reserved(true).commit_interval(Duration::ZERO);
-    Fs::open(Arc::clone(device) as Arc<dyn BlockDevice>, options.cache_bytes(128 << 10)).unwrap()
+    options.cache_bytes(128 << 10)
+}
+
+fn small(device: &Arc<BadBlock>) -> Arc<Fs> {
+    Fs::open(Arc::clone(device) as Arc<dyn BlockDevice>, small_options()).unwrap()
 }
 
 /// Has other metadata evict what is in the cache, while files are in use.
@@ -79,10 +92,11 @@ fn a_punch_whose_inode_cannot_be_read_frees_nothing() {
     write(&node, 0, &vec![1; 4 * MIB]).unwrap();
     node.sync_all().unwrap();
     evict(&fs);
-    device.arm(table_block(&image, ino));
+    device.arm(table_block(&image, ino), 0);
     let before = node.state().clone();
     assert!(node.content().fallocate(FallocMode::PunchHole, 0, 4 * MIB as u64).is_err());
-    assert_eq!(device.failures.load(Ordering::SeqCst), 1, "the block was still cached");
+    assert!(device.failures.load(Ordering::SeqCst) > 0, "the block was still cached");
+    device.heal();
     let after = node.state().clone();
     assert_eq!((after.blocks, after.i_block), (before.blocks, before.i_block));
     // Nothing was changed: the volume stays usable.
@@ -155,6 +169,91 @@ fn a_bad_leaf_stops_no_other_file() {
     }
 }
 
+/// The end of a truncation writes the inode of a neighbour on the orphan list. If that cannot be
+/// read, what was freed stays so, and the inode is an orphan still.
+#[test]
+fn a_truncation_whose_neighbour_cannot_be_read_stops_no_other_file() {
+    let image = Image::new("64M", &["-t", "ext4", "-b", "1024", "-N", "8192", "-O", "^orphan_file"]);
+    let (ino, leaves) = of_three_leaves(&image);
+    let device = BadBlock::of(&image);
+    let fs = small(&device);
+    let node = fs.inode(ino).unwrap();
+    device.arm(leaves[0], 0);
+    assert!(node.content().truncate(0).is_err(), "its leaf cannot be read");
+    device.heal();
+    let attr = crate::fs::namei::NewAttr { permissions: 0o644, uid: 0, gid: 0 };
+    let beside: Vec<InodeRef> = (0..8).map(|_| fs.root().unwrap().create_nameless(attr).unwrap()).collect();
+    fs.journal.sync().unwrap();
+    std::fs::write(image.path(), device.inner.to_bytes()).unwrap();
+    let newer = table_block(&image, beside[0].ino);
+    assert_ne!(newer, table_block(&image, ino));
+    evict(&fs);
+    device.arm(newer, 0);
+    assert!(node.content().truncate(0).is_err(), "the block was still cached");
+    device.heal();
+    assert!(!fs.journal.has_ended());
+    node.content().truncate(0).unwrap();
+    drop((node, beside));
+    fs.close().unwrap();
+    drop(fs);
+    std::fs::write(image.path(), device.inner.to_bytes()).unwrap();
+    assert!(run("e2fsck", &["-fn", &image.path()]).0 == 0);
+    assert!(image.dump("f").is_empty());
+}
+
+/// Returns the block of the volume that holds the first block of a directory.
+fn first_block(image: &Image, path: &str) -> u64 {
+    let text = image.debugfs(&format!("bmap {path} 0"));
+    text.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{text}"))
+}
+
+/// What a rename reads again after its first change would fail with the change half done.
+#[test]
+fn a_rename_reads_nothing_after_its_first_change() {
+    // Without an index, a lookup in a large directory reads all of it, and evicts all else.
+    let image = Image::new("32M", &["-t", "ext4", "-b", "1024", "-N", "8192", "-O", "^dir_index"]);
+    {
+        let volume = OpenOptions::new().write(true).open(image.path()).unwrap();
+        for dir in ["/from", "/from/sub", "/to", "/to/inner"] {
+            volume.create_dir(dir).unwrap();
+        }
+        volume.write("/from/file", b"file").unwrap();
+        let file = volume.create_file("/to/first").unwrap();
+        (0..2500).for_each(|i| volume.link_file(&file, format!("/to/{i:0>240}")).unwrap());
+        drop(file);
+        volume.close().unwrap();
+    }
+    let (from, sub) = (first_block(&image, "/from"), first_block(&image, "/from/sub"));
+    let (to, inner) = (first_block(&image, "/to"), first_block(&image, "/to/inner"));
+    use RenameFlags::{Exchange, Replace, Whiteout};
+    let whiteout = Whiteout { replace: true, uid: 0, gid: 0 };
+    for (bad, old, new, flags) in [
+        (from, "/from/file", "/to/file", Replace),
+        (from, "/from/file", "/to/file", whiteout),
+        (from, "/from/file", "/to/first", Replace),
+        (to, "/from/file", "/to/first", Replace),
+        (to, "/to/first", "/to/file", Replace),
+        (to, "/to/first", "/to/file", whiteout),
+        (sub, "/from/sub", "/to/sub", Replace),
+        (from, "/from/file", "/to/inner", Exchange),
+        (inner, "/from/file", "/to/inner", Exchange),
+    ] {
+        for good in 0.. {
+            let device = BadBlock::of(&image);
+            let volume = small_options().open_device(Arc::clone(&device) as _).unwrap();
+            device.arm(bad, good);
+            let renamed = volume.rename_with(old, new, flags);
+            let at = format!("{old} to {new} {flags:?}, {good} reads of block {bad}: {renamed:?}");
+            assert!(volume.sync().is_ok(), "{at}");
+            if device.failures.load(Ordering::SeqCst) == 0 {
+                assert!(renamed.is_ok() && good > 0, "{at}");
+                break;
+            }
+            assert!(renamed.is_err(), "{at}");
+        }
+    }
+}
+
 /// An inode that counts as many blocks as it can gets no more: neither its attributes nor the nodes
 /// of its map.
 #[test]
@@ -170,6 +269,32 @@ fn a_count_of_blocks_at_its_bound_stops_no_other_file() {
     assert_eq!(set.unwrap_err().errno(), 27, "EFBIG");
     volume.write("/other", b"written").unwrap();
     volume.close().unwrap();
+}
+
+/// Without huge_file, i_blocks ends at 2^32 - 1 sectors. A write that could not be written out is
+/// refused before its bytes are taken.
+#[test]
+fn a_delayed_write_beyond_the_count_of_blocks_is_refused() {
+    let image = Image::new("16M", &["-t", "ext4", "-b", "1024", "-O", "^huge_file"]);
+    let inos = [image.file("hole"), image.file("unwritten")];
+    let fs = image.open();
+    let node = fs.inode(inos[1]).unwrap();
+    node.content().fallocate(FallocMode::Allocate, 0, MIB as u64).unwrap();
+    drop(node);
+    image.close(fs);
+    for name in ["hole", "unwritten"] {
+        image.debugfs(&format!("set_inode_field {name} blocks {}", u32::MAX - 2 * 75));
+    }
+    let fs = image.open();
+    for ino in inos {
+        let node = fs.inode(ino).unwrap();
+        buffered::write(&node, 0, &[1; 4096]).unwrap();
+        node.sync_all().unwrap();
+        let refused = (1..200).find_map(|n| buffered::write(&node, n * 4096, &[1; 1024]).err());
+        assert!(matches!(refused, Some(Error::FileTooBig)), "inode {ino}: {refused:?}");
+        node.sync_all().unwrap();
+    }
+    assert!(!fs.journal.has_ended());
 }
 
 /// The smallest journal, and so the fewest credits; blocks of 1 KiB hold the fewest revokes.

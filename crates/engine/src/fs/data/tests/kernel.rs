@@ -106,3 +106,43 @@ fn the_kernel_reads_and_writes_the_same_files() {
         image.close(fs);
     }
 }
+
+#[test]
+fn the_largest_size_is_the_kernels() {
+    const KINDS: [&[&str]; 4] = [
+        &["-t", "ext4", "-b", "4096", "-O", "^huge_file"],
+        &["-t", "ext4", "-b", "4096", "-O", "^huge_file,^extents,^64bit"],
+        &["-t", "ext4", "-b", "1024"],
+        &["-t", "ext3", "-b", "1024"],
+    ];
+    for kind in KINDS {
+        let image = Image::new("48M", kind);
+        let largest = {
+            let mount = Mounted::new(&image);
+            let file = File::create(mount.0.join("f")).unwrap();
+            let (mut fits, mut too_big) = (0_u64, 1 << 46);
+            while too_big - fits > 1 {
+                let size = fits.midpoint(too_big);
+                match file.set_len(size) {
+                    Ok(()) => fits = size,
+                    Err(_) => too_big = size,
+                }
+            }
+            file.set_len(0).unwrap();
+            fits
+        };
+        let fs = image.open();
+        let node = fs.root().unwrap().lookup(b"f").unwrap();
+        for caching in [Caching::Cached, Caching::Direct] {
+            let refused = node.content().write(&[1], largest, caching);
+            assert!(matches!(refused, Err(Error::FileTooBig)), "{kind:?}: {refused:?}");
+        }
+        let allocated = node.content().fallocate(FallocMode::Allocate, largest, 1);
+        assert!(matches!(allocated, Err(Error::FileTooBig)), "{kind:?}: {allocated:?}");
+        assert!(matches!(node.content().truncate(largest + 1), Err(Error::FileTooBig)), "{kind:?}");
+        node.content().truncate(largest).unwrap();
+        node.content().truncate(0).unwrap();
+        drop(node);
+        image.close(fs);
+    }
+}

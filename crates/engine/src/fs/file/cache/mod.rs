@@ -48,7 +48,7 @@ mod streams;
 mod tests;
 mod writeback;
 
-pub(crate) use background::Background;
+pub(crate) use background::{Background, WriteOutJob};
 pub(crate) use cut::Edge;
 pub(crate) use dirty::Pressure;
 pub(crate) use file::FileCache;

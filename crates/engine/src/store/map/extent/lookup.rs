@@ -3,13 +3,10 @@
 //! A caller that goes through a file in order looks up the first block of each node's range. So a
 //! lookup of that block reads the nodes behind it too, and a lookup of another reads one node.
 
-use super::{Owner, node};
+use super::{AHEAD, Owner, node};
 use crate::error::{Error, Result};
 use crate::store::map::{Mapping, ReadBlocks};
 use lanefs_format::extent::{At, Bounds, MAX_BLOCKS, NodeRef, find};
-
-/// Bytes of nodes that a lookup reads at once, at most.
-const AHEAD: usize = 128 << 10;
 
 /// What a node has for a logical block.
 enum Step {

@@ -20,6 +20,9 @@ mod tree;
 pub(crate) use lookup::{lookup, splits};
 pub(crate) use tree::{Tree, insert_credits, remove_credits};
 
+/// Bytes of nodes that are read at once, at most.
+const AHEAD: usize = 128 << 10;
+
 /// The inode of a tree.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Owner {

@@ -8,7 +8,7 @@
 //! Hazard: blocks for splits are allocated before anything is written ([`Tree::reserve`]), because
 //! a change must not stop half way for want of space.
 
-use super::{Owner, node};
+use super::{AHEAD, Owner, node};
 use crate::error::{Error, Result};
 use crate::store::map::{ChangeBlocks, Progress};
 use crate::store::txn::{BlockKind, credits};
@@ -124,7 +124,7 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
     pub(crate) fn remove(&mut self, range: Range<u32>) -> Result<Progress> {
         let mut end = range.end;
         while end > range.start {
-            let path = match self.descend(end - 1) {
+            let path = match self.descend_to_end(range.start..end) {
                 Ok(path) => path,
                 Err(e) => return Ok(Progress::Stopped(e)),
             };
@@ -319,6 +319,22 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
 
     /// Returns the nodes from the root to the leaf for `lblk`.
     fn descend(&self, lblk: u32) -> Result<ExtentPath> {
+        self.descend_among(lblk, |_, _| Vec::new())
+    }
+
+    /// Returns the nodes from the root to the leaf for the last block of `range`. The caller goes
+    /// on to the front: a node that has to be read is read with those before it.
+    fn descend_to_end(&self, range: Range<u32>) -> Result<ExtentPath> {
+        let most = AHEAD / self.blocks.block_size().max(1);
+        self.descend_among(range.end - 1, |entries, at| {
+            let first = find(entries, range.start).unwrap_or(0).max((at + 1).saturating_sub(most));
+            entries.get(first..=at).unwrap_or_default().iter().map(|e| e.index().ei_leaf).collect()
+        })
+    }
+
+    /// Descends as [`descend`](Self::descend) does. A node that is not in memory is read with those
+    /// that `among` returns of the entries of its parent and its own place there.
+    fn descend_among(&self, lblk: u32, among: impl Fn(&[Entry], usize) -> Vec<u64>) -> Result<ExtentPath> {
         let mut bounds = Bounds::root(self.blocks.limits());
         let root = NodeRef::new(&self.root[..], At { ino: self.owner.ino, block: 0 })?;
         root.check(&bounds)?;
@@ -328,8 +344,11 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
             let at = find(&node.entries, lblk).unwrap_or(0);
             let Some(child) = node.entries.get(at).map(|e| e.index().ei_leaf) else { break };
             bounds = bounds.child(node.eh_depth, &node.entries, at);
+            let among = || among(&node.entries, at);
+            let below =
+                node::view_among(self.blocks, self.owner, child, &bounds, among, |node| node.to_node())?;
             path.push(Level { block, node, at });
-            (block, node) = (child, self.load(child, &bounds)?);
+            (block, node) = (child, below);
         }
         path.push(Level { block, node, at: 0 });
         Ok(path)

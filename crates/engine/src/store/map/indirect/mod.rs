@@ -40,6 +40,18 @@ pub(crate) fn max_blocks(block_size: usize) -> u32 {
     u32::try_from(all).unwrap_or(u32::MAX)
 }
 
+/// Returns the blocks of numbers that map the first `blocks` blocks of a file.
+pub(crate) fn number_blocks(block_size: usize, blocks: u64) -> u64 {
+    let mut left = blocks.saturating_sub(DIRECT.into());
+    let mut count = 0;
+    for level in 1..=3 {
+        let here = left.min(span(block_size, level));
+        count += (1..=level).map(|below| here.div_ceil(span(block_size, below))).sum::<u64>();
+        left -= here;
+    }
+    count
+}
+
 /// Returns the place of a logical block: the number in `i_block`, the levels of blocks below it,
 /// and the first logical block below it. `None` beyond the map.
 fn slot(block_size: usize, lblk: u32) -> Option<(usize, u32, u32)> {

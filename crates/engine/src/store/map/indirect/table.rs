@@ -193,7 +193,7 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
             if block == 0 || inside.is_empty() {
                 continue;
             }
-            let (empty, progress) = self.clear(block, level, base, inside)?;
+            let (empty, progress) = self.clear(&[block], level, base, inside)?;
             if empty {
                 set_number(&mut self.root[..], slot, 0);
             }
@@ -203,18 +203,22 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
         }
         let mut direct = numbers(&self.root[..DIRECT as usize * 4]);
         let inside = clip(&range, 0, u64::from(DIRECT));
-        let progress = self.clear_run(&mut direct, inside.start as usize..inside.end as usize);
+        let progress = self.clear_run(&mut direct, inside.start as usize..inside.end as usize, &[]);
         direct.iter().enumerate().for_each(|(n, block)| set_number(&mut self.root[..], n, *block));
         progress
     }
 
-    /// Frees the blocks that `block`, on `level`, maps in `range`, and `block` itself if nothing is
-    /// left: then the first value returned is true. `base` is the first logical block below it.
-    fn clear(&mut self, block: u32, level: u32, base: u64, range: Range<u64>) -> Result<(bool, Progress)> {
+    /// Frees the blocks that the last block of `path`, on `level`, maps in `range`, and that block
+    /// itself if nothing is left: then the first value returned is true. `path` begins at
+    /// `i_block`, and `base` is the first logical block below its last block.
+    fn clear(&mut self, path: &[u32], level: u32, base: u64, range: Range<u64>) -> Result<(bool, Progress)> {
         let size = self.blocks.block_size();
+        let block = path.last().copied().unwrap_or(0);
         let this = u64::from(block);
-        let old = match self.numbers_of(block, base) {
-            Ok(old) => old,
+        // A block that is free already may be another file's when it is written.
+        let held = self.blocks.hold_for_free(this);
+        let (_held, old) = match held.and_then(|held| Ok((held, self.numbers_of(block, base)?))) {
+            Ok(read) => read,
             Err(e) => return Ok((false, Progress::Stopped(e))),
         };
         let mut now = old.clone();
@@ -223,8 +227,8 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
         let last = (range.end - base).div_ceil(below) as usize;
         // Even if this stops early, the numbers then record what was freed.
         let mut outcome = match level {
-            1 => self.clear_run(&mut now, first..last)?,
-            _ => self.clear_children(&mut now, level, base, range)?,
+            1 => self.clear_run(&mut now, first..last, path)?,
+            _ => self.clear_children(&mut now, path, level, base, range)?,
         };
         if now.iter().all(|n| *n == 0) && !matches!(outcome, Progress::Stopped(_)) {
             if self.blocks.room(REMOVE_CREDITS)? {
@@ -260,6 +264,7 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
     fn clear_children(
         &mut self,
         numbers: &mut [u32],
+        path: &[u32],
         level: u32,
         base: u64,
         range: Range<u64>,
@@ -271,7 +276,8 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
             if inside.is_empty() {
                 continue;
             }
-            let (empty, progress) = self.clear(*child, level - 1, from, inside)?;
+            let path = [path, &[*child]].concat();
+            let (empty, progress) = self.clear(&path, level - 1, from, inside)?;
             if empty {
                 *child = 0;
             }
@@ -283,8 +289,9 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
     }
 
     /// Frees the data blocks in `range` of `numbers`, as runs of adjacent blocks of one group whose
-    /// revokes cost one credit, and sets the numbers to 0.
-    fn clear_run(&mut self, numbers: &mut [u32], range: Range<usize>) -> Result<Progress> {
+    /// revokes cost one credit, and sets the numbers to 0. Stops at a block of `path`, which is
+    /// written later.
+    fn clear_run(&mut self, numbers: &mut [u32], range: Range<usize>, path: &[u32]) -> Result<Progress> {
         let Some(numbers) = numbers.get_mut(range) else { return Ok(Progress::Done) };
         let mut end = numbers.len();
         while let Some(last) = end.checked_sub(1).and_then(|n| numbers.get(n).copied()) {
@@ -297,6 +304,10 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
             let run = numbers[..end].iter().rev().zip((group..=u64::from(last)).rev());
             let len = run.take_while(|(b, want)| u64::from(**b) == *want).count();
             let len = len.min(self.blocks.run_of(self.kind) as usize);
+            if let Some(block) = path.iter().find(|block| numbers[end - len..end].contains(block)) {
+                let error = IndirectError::OwnTable { ino: self.ino, block: *block };
+                return Ok(Progress::Stopped(error.into()));
+            }
             if !self.blocks.room(REMOVE_CREDITS)? {
                 return Ok(Progress::More);
             }

@@ -103,6 +103,50 @@ fn geometry_of_the_block_sizes() {
     assert_eq!(max_blocks(BLOCK), ALL);
 }
 
+/// Blocks of numbers are counted as they are made.
+#[test]
+fn blocks_of_numbers_for_a_file_without_holes() {
+    for len in 1..=ALL {
+        let mut file = File::new(1000);
+        file.insert(0, 1000, len).unwrap();
+        assert_eq!(number_blocks(BLOCK, len.into()), file.mem.nodes.len() as u64, "{len} blocks");
+    }
+}
+
+/// Freed as data of another block of numbers, it is not written.
+#[test]
+fn a_block_of_numbers_that_is_free_stops_a_removal() {
+    let mut file = File::new(100);
+    file.insert(13, 1000, 8).unwrap();
+    let (first, second) = (u64::from(number(&file.root, 12)), number(&file.root, 13));
+    let second = u64::from(numbers(&file.mem.nodes[&u64::from(second)])[0]);
+    set_number(file.mem.nodes.get_mut(&second).unwrap(), 4, first as u32);
+    file.mem.nodes.remove(&first);
+    let stopped = file.with(1000, |t| t.remove(0..ALL));
+    assert!(matches!(&stopped, Ok(Progress::Stopped(Error::NotFound))), "{stopped:?}");
+    assert!(!file.mem.used.contains(&first) && !file.mem.used.contains(&second));
+}
+
+/// To free it as data and to write it then would overwrite the block's next owner.
+#[test]
+fn a_block_that_maps_itself_or_its_parent_stops_a_removal() {
+    for (above, lblk) in [(0, 13), (0, 18), (1, 18)] {
+        let mut file = File::new(100);
+        file.insert(lblk, 1000, 3).unwrap();
+        let mut path = vec![u64::from(number(&file.root, if lblk < 17 { 12 } else { 13 }))];
+        if lblk >= 17 {
+            path.push(numbers(&file.mem.nodes[&path[0]])[0].into());
+        }
+        let leaf = path.pop().unwrap();
+        let own = if above == 0 { leaf } else { path[0] } as u32;
+        set_number(file.mem.nodes.get_mut(&leaf).unwrap(), 2, own);
+        let stopped = file.with(1000, |t| t.remove(0..ALL));
+        let is_own =
+            |e: &Error| matches!(e, Error::Indirect(IndirectError::OwnTable { block, .. }) if *block == own);
+        assert!(matches!(&stopped, Ok(Progress::Stopped(e)) if is_own(e)), "{stopped:?}");
+    }
+}
+
 #[test]
 fn random_operations_agree_with_the_model() {
     for seed in 0..60 {
