@@ -2,7 +2,7 @@
 //! changes is fair to all.
 
 use crate::answer::answer;
-use crate::experiment::{Case, Entry, Experiment, Ground, Rig, Shot};
+use crate::experiment::{Case, Entry, Experiment, Measurement, Rig, Setup};
 use crate::plan::Plan;
 use crate::results::{CaseResult, Chart, Detail, ExperimentResult, Origin, Point, Series, Verdict};
 use crate::{Outcome, stop};
@@ -84,7 +84,7 @@ fn run_case(
 ) -> Outcome<CaseResult> {
     let own = tempfile::Builder::new().prefix("lanefs-lab").tempdir_in(&plan.dir)?;
     let memory = tempfile::Builder::new().prefix("lanefs-lab").tempdir_in(&plan.memory)?;
-    let ground = Ground::new(plan, own.path().to_owned(), memory.path().to_owned(), case.backing)?;
+    let setup = Setup::new(plan, own.path().to_owned(), memory.path().to_owned(), case.backing)?;
     let mut tallies: Vec<Tally> = case
         .contenders
         .iter()
@@ -102,7 +102,7 @@ fn run_case(
         // than the others.
         for number in (0..count).map(|place| (place + round) % count) {
             let (Some(entry), false) = (case.contenders.get(number), failed[number]) else { continue };
-            if let Err(e) = turn(&case, entry, plan, &ground, &mut tallies[number], watch) {
+            if let Err(e) = turn(&case, entry, plan, &setup, &mut tallies[number], watch) {
                 // A peer that was stopped has not failed.
                 stop::check()?;
                 if entry.peer.is_none() {
@@ -125,7 +125,7 @@ fn turn(
     case: &Case,
     entry: &Entry,
     plan: &Plan,
-    ground: &Ground,
+    setup: &Setup,
     tally: &mut Tally,
     watch: &mut dyn Watch,
 ) -> Outcome<()> {
@@ -136,12 +136,12 @@ fn turn(
         let ready = match rig.take() {
             Some(ready) => ready,
             None => {
-                let new = (entry.set_up)(ground)?;
+                let new = (entry.set_up)(setup)?;
                 new.run(at, plan.warm_up)?;
                 new
             }
         };
-        let Shot { values, detail } = ready.run(at, plan.time * case.patience)?;
+        let Measurement { values, detail } = ready.run(at, plan.time * case.patience)?;
         for (samples, value) in tally.samples.iter_mut().zip(values) {
             samples[number].extend(value.filter(|v| v.is_finite()));
         }

@@ -43,7 +43,7 @@ impl Scale {
         let high = chart.series.iter().flat_map(|s| &s.points).map(|p| p.max).fold(0.0, f64::max);
         let least = medians().filter(|v| *v > 0.0).fold(f64::INFINITY, f64::min);
         let zeros = medians().any(|v| v <= 0.0);
-        // Lines that are far apart would lie on the ground.
+        // Lines that are far apart would lie on the axis.
         if !zeros && least > 0.0 && high / least > 30.0 {
             return Self { log: true, low: least.log10().floor(), high: high.log10().ceil() };
         }
