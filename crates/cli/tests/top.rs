@@ -347,7 +347,7 @@ fn no_client_keeps_a_mount_from_its_work() {
 }
 
 #[test]
-fn nobody_wakes_up_for_those_who_do_not_ask() {
+fn no_thread_wakes_up_without_a_question() {
     let m = Mount::new("metrics=127.0.0.1:0");
     let told = told(&m, "m");
     ask(metrics_address(&told), "GET /metrics HTTP/1.1\r\n\r\n");
