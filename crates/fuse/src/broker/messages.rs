@@ -1,7 +1,7 @@
 //! The messages between a server and its broker, as bytes.
 //!
-//! Hazard: the broker runs with the rights that the server gave up. Each message here is a right of a
-//! server that an attacker has taken over.
+//! Hazard: the broker runs with the rights that the server gave up. Each message here is a right of
+//! a server that an attacker has taken over.
 
 /// A request of the server to the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
