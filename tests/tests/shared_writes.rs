@@ -98,7 +98,7 @@ fn create() -> f64 {
         })
         .collect();
     let attr = NewAttr { permissions: 0o644, uid: 0, gid: 0 };
-    counted(|thread, nth| drop(dirs[thread].create_file(format!("file-{nth}"), attr).unwrap()))
+    counted(|thread, nth| drop(dirs[thread].create_new_file(format!("file-{nth}"), attr).unwrap()))
 }
 
 /// Shared writes for each operation.

@@ -359,7 +359,7 @@ fn new_names_inherit_as_the_kernel_has_it() {
                 lanefs_tests::run("python3", &["-c", &script]);
                 let attr = NewAttr { permissions: mode, uid: 0, gid: 0 };
                 let open = volume.open_dir(format!("/d{i}")).unwrap();
-                open.create_file(format!("f{mode}"), attr).unwrap();
+                open.create_new_file(format!("f{mode}"), attr).unwrap();
                 // What mkdir(2) takes of a mode: no set-id bits.
                 open.create_dir(format!("d{mode}"), NewAttr { permissions: mode & 0o1777, ..attr }).unwrap();
                 let fifo = lanefs::FileType::Fifo;

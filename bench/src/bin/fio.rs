@@ -101,6 +101,22 @@ struct Job<'a> {
     mapped: bool,
 }
 
+impl Job<'_> {
+    /// A job that writes as it is, with a log of 128 MiB; the caller names it.
+    fn writing() -> Self {
+        Self {
+            case: "",
+            text: "",
+            short: vec![],
+            raw: vec![],
+            contenders: vec![],
+            journal: 128,
+            latency: ["write", "clat_ns"],
+            mapped: false,
+        }
+    }
+}
+
 /// The result of a run: operations a second, and microseconds that one in a hundred exceeds.
 struct Run {
     rate: f64,
@@ -171,16 +187,13 @@ impl Bench {
                     ("time_based", set("1")),
                     ("runtime", set("3")),
                 ],
-                raw: vec![],
                 contenders: vec![
                     Contender::Raw,
                     Contender::Lanefs("defaults"),
                     Contender::Ext4("noatime"),
                     Contender::Xfs,
                 ],
-                journal: 128,
-                latency: ["write", "clat_ns"],
-                mapped: false,
+                ..Job::writing()
             },
         )?;
         self.over(&got, "buffered writes of a byte", 3.0, 1.0);
@@ -196,7 +209,6 @@ impl Bench {
                 case: "one file, 16 direct jobs",
                 text: SHARED,
                 short: vec![("runtime", set("3")), ("size", set("512m"))],
-                raw: vec![],
                 contenders: vec![
                     Contender::Raw,
                     Contender::Lanefs("defaults"),
@@ -204,9 +216,7 @@ impl Bench {
                     Contender::Ext4("noatime"),
                     Contender::Xfs,
                 ],
-                journal: 128,
-                latency: ["write", "clat_ns"],
-                mapped: false,
+                ..Job::writing()
             },
         )?;
         self.over(&got, "one file, 16 direct jobs", 1.0, 0.95);
@@ -240,9 +250,8 @@ impl Bench {
                     Contender::Ext4("dioread_nolock"),
                     Contender::Xfs,
                 ],
-                journal: 128,
                 latency: ["sync", "lat_ns"],
-                mapped: false,
+                ..Job::writing()
             },
         )?;
         self.over(&got, case, 2.0, 0.6);
@@ -368,16 +377,14 @@ fn overwrite(case: &str, mapped: bool) -> Job<'_> {
         case,
         text: OVERWRITE,
         short: vec![("size", set("1g")), ("ramp_time", set("1")), ("runtime", set("3"))],
-        raw: vec![],
         contenders: vec![
             Contender::Raw,
             Contender::Lanefs("defaults"),
             Contender::Ext4("noatime"),
             Contender::Xfs,
         ],
-        journal: 128,
-        latency: ["write", "clat_ns"],
         mapped,
+        ..Job::writing()
     }
 }
 

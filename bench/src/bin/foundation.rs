@@ -223,7 +223,7 @@ fn library_names(image: &Path, names: &[String]) -> Outcome<[f64; 2]> {
     let dir = volume.open_dir("/d")?;
     let began = Instant::now();
     for name in names {
-        dir.create_file(name, NewAttr { permissions: 0o644, uid: 0, gid: 0 })?;
+        dir.create_new_file(name, NewAttr { permissions: 0o644, uid: 0, gid: 0 })?;
     }
     volume.sync()?;
     let create = began.elapsed().as_secs_f64();

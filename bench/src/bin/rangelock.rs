@@ -12,7 +12,7 @@ use lanefs_bench::linked_list::LinkedList;
 use lanefs_bench::report::{Goal, Report};
 use lanefs_lab::Outcome;
 use lanefs_lab::rangelock::work::{LEN, Regions, among, hand_over, hundred, one};
-use lanefs_lab::rangelock::{IntervalTree, MutexBTree, Ours, RwLock, Variant};
+use lanefs_lab::rangelock::{IntervalTree, LanefsLock, MutexBTree, RwLock, Variant};
 use lanefs_rangelock::{Range, RangeLock};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;
@@ -132,7 +132,7 @@ impl Bench {
         let apart = self.table(
             "hundred, a region each",
             &[
-                run!(hundred, Ours, Regions::Apart),
+                run!(hundred, LanefsLock, Regions::Apart),
                 run!(hundred, MutexBTree, Regions::Apart),
                 run!(hundred, IntervalTree, Regions::Apart),
                 run!(hundred, LinkedList, Regions::Apart),
@@ -141,7 +141,7 @@ impl Bench {
         let interleaved = self.table(
             "hundred, interleaved",
             &[
-                run!(hundred, Ours, Regions::Interleaved),
+                run!(hundred, LanefsLock, Regions::Interleaved),
                 run!(hundred, MutexBTree, Regions::Interleaved),
                 run!(hundred, IntervalTree, Regions::Interleaved),
                 run!(hundred, LinkedList, Regions::Interleaved),
@@ -163,7 +163,7 @@ impl Bench {
             // The loop is told by a constant, so that each is a plain function.
             if reads == 100 {
                 [
-                    run!(one, Ours, 100),
+                    run!(one, LanefsLock, 100),
                     run!(one, RwLock, 100),
                     run!(one, MutexBTree, 100),
                     run!(one, IntervalTree, 100),
@@ -171,7 +171,7 @@ impl Bench {
                 ]
             } else {
                 [
-                    run!(one, Ours, 70),
+                    run!(one, LanefsLock, 70),
                     run!(one, RwLock, 70),
                     run!(one, MutexBTree, 70),
                     run!(one, IntervalTree, 70),
@@ -199,8 +199,14 @@ impl Bench {
         let mut costs = Vec::new();
         for held in (1..).map(|e| 10_u64.pow(e)).take_while(|&n| n <= most) {
             let (ns, bytes) = among(held, self.time, heap);
-            costs.push(self.report.row(&format!("one more among {held} held"), Ours::NAME, 1, &[ns], "ns"));
-            self.report.row(&format!("memory of {held} held"), Ours::NAME, 1, &[bytes], "bytes/range");
+            costs.push(self.report.row(
+                &format!("one more among {held} held"),
+                LanefsLock::NAME,
+                1,
+                &[ns],
+                "ns",
+            ));
+            self.report.row(&format!("memory of {held} held"), LanefsLock::NAME, 1, &[bytes], "bytes/range");
             if held == 1_000_000 {
                 self.report.target("bytes a held range, at 1 million", Goal::AtMost(64.0), bytes);
             }
@@ -225,11 +231,11 @@ impl Bench {
         let samples: Vec<f64> = (0..self.runs).map(|_| hand_over(self.time)).collect();
         let ns = self.report.row("a line changes hands", "two cores", 2, &samples, "ns");
         for (variant, case, moves) in [
-            (Ours::NAME, "a region each", 0.0),
-            (Ours::NAME, "reads, published", 0.0),
+            (LanefsLock::NAME, "a region each", 0.0),
+            (LanefsLock::NAME, "reads, published", 0.0),
             // A leaf of ten is visited for its share of them, twice; header and slots are five
             // lines.
-            (Ours::NAME, "interleaved, one leaf", 2.0),
+            (LanefsLock::NAME, "interleaved, one leaf", 2.0),
             (MutexBTree::NAME, "any", 2.0),
             (RwLock::NAME, "reads", 2.0),
             (IntervalTree::NAME, "any", 2.0),

@@ -25,7 +25,7 @@ pub(super) fn make(volume: &Path, entries: u64) -> Outcome<Figures> {
     volume.create_dir("/d")?;
     let dir = volume.open_dir("/d")?;
     for number in 0..entries {
-        dir.create_file(name(number), ATTR)?;
+        dir.create_new_file(name(number), ATTR)?;
     }
     drop(dir);
     volume.close()?;
@@ -62,7 +62,7 @@ fn rounds(dir: &Dir, entries: u64, count: u64, batch: u64, random: &mut StdRng) 
     for round in 0..count {
         let fresh: Vec<String> = (0..batch).map(|i| name(entries + round * batch + i)).collect();
         let known: Vec<String> = (0..batch).map(|_| name(random.random_range(0..entries))).collect();
-        create.run(batch, || each(&fresh, |name| drop_ok(dir.create_file(name, ATTR))))?;
+        create.run(batch, || each(&fresh, |name| drop_ok(dir.create_new_file(name, ATTR))))?;
         lookup.run(batch, || each(&known, |name| drop_ok(dir.lookup(name))))?;
         unlink.run(batch, || each(&fresh, |name| drop_ok(dir.remove_file(name))))?;
     }

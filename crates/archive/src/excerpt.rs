@@ -5,7 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// See the head of the file.
+/// Bytes of a file or of memory.
 #[derive(Debug, Clone)]
 pub(crate) enum Excerpt {
     Memory(Arc<Vec<u8>>, Range<usize>),

@@ -1,4 +1,4 @@
-//! Owners on the way between two worlds: kept, mapped, or set.
+//! Maps owners of a source to owners of a target: kept, mapped, or set.
 
 use lanefs_format::acl::{Acl, Tag};
 use std::str::FromStr;

@@ -1,11 +1,14 @@
 //! Trees into ext4 volumes and out of them: folders of this machine, tar archives and images of
 //! containers, without a mount and without root.
 //!
-//! [`import`] takes a [`Source`] into a directory of a [`lanefs::Volume`], [`export`] takes a
-//! directory of a volume into a [`Target`], [`build`] makes a volume that fits what it is filled
-//! with, [`export_image`] makes an image for containers, and [`diff`] compares two trees. All run
-//! to the end and tell their caller of each step ([`Event`]); the caller shows progress, decides
-//! what a name that cannot be taken over means, and may cancel. Nothing is printed.
+//! - [`import`] takes a [`Source`] into a directory of a [`lanefs::Volume`].
+//! - [`export`] takes a directory of a volume into a [`Target`].
+//! - [`build`] makes a volume that fits what it is filled with.
+//! - [`export_image`] makes an image for containers.
+//! - [`diff`] compares two trees.
+//!
+//! Each reports its steps to the caller ([`Event`]), which shows progress, decides what a name
+//! means that cannot be taken over, and may cancel. Nothing is printed.
 //!
 //! # Example
 //! A file system image out of a root file system in an archive:

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fs, io};
 
-/// See the head of the file.
+/// A file that is being made.
 #[derive(Debug)]
 pub(crate) struct Unfinished {
     target: PathBuf,

@@ -124,7 +124,8 @@ struct lanefs_stat {
   uint32_t st_gen;
   // Not 0 if st_btim is known.
   uint32_t st_has_btime;
-  // i_version: changes with the first change of the file after somebody looked, as this does.
+  // i_version: the first change of the file after a call that returned it increments it; this
+  // call returns it.
   uint64_t st_version;
   // Time of the last read.
   struct timespec st_atim;
@@ -431,8 +432,8 @@ ssize_t lanefs_copy_range(struct lanefs_file *from,
                           int64_t to_offset,
                           size_t len);
 
-// Makes a volume in the file or block device `name`. What was there is lost. Nobody may have it
-// open.
+// Makes a volume in the file or block device `name`. What was there is lost. No program may have
+// it open.
 //
 // `size` is the volume's in bytes: a file is made, or replaced by an empty one, of that size. With
 // 0 the file or device must exist, and keeps its size.
@@ -444,7 +445,7 @@ ssize_t lanefs_copy_range(struct lanefs_file *from,
 // `time=SECONDS` (the time that everything gets), `mmp_update_interval=SECONDS` (with the feature
 // `mmp`), `nodiscard`.
 //
-// Errors: EINVAL (an option that nobody knows; what cannot be had together or on a device of this
+// Errors: EINVAL (an unknown option; what cannot be had together or on a device of this
 // size: the message says what), ENOENT, EACCES, EBUSY, ENOSPC, EIO, EFAULT.
 int lanefs_mkfs(const char *name, uint64_t size, const char *options);
 
@@ -540,7 +541,7 @@ const char *lanefs_version(void);
 // docs/c-library.md has them all.
 // NULL is the same as "".
 //
-// Errors: EINVAL for an option that nobody knows (the message names it), and for what is no
+// Errors: EINVAL for an unknown option (the message names it), and for what is no
 // volume; ENOENT, EACCES, EBUSY (another opener or a mount has it), EUCLEAN (it breaks a rule of
 // the format), EOPNOTSUPP (it needs a feature that lanefs does not have), EIO.
 struct lanefs_volume *lanefs_open_volume(const char *name, const char *options);

@@ -37,7 +37,8 @@ pub struct lanefs_stat {
     pub st_gen: u32,
     /// Not 0 if st_btim is known.
     pub st_has_btime: u32,
-    /// i_version: changes with the first change of the file after somebody looked, as this does.
+    /// i_version: the first change of the file after a call that returned it increments it; this
+    /// call returns it.
     pub st_version: u64,
     /// Time of the last read.
     pub st_atim: timespec,

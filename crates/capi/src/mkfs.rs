@@ -8,8 +8,8 @@ use lanefs::mkfs::{self, FsType, MkfsError, Options};
 use libc::{c_char, c_int};
 use uuid::Uuid;
 
-/// Makes a volume in the file or block device `name`. What was there is lost. Nobody may have it
-/// open.
+/// Makes a volume in the file or block device `name`. What was there is lost. No program may have
+/// it open.
 ///
 /// `size` is the volume's in bytes: a file is made, or replaced by an empty one, of that size. With
 /// 0 the file or device must exist, and keeps its size.
@@ -21,7 +21,7 @@ use uuid::Uuid;
 /// `time=SECONDS` (the time that everything gets), `mmp_update_interval=SECONDS` (with the feature
 /// `mmp`), `nodiscard`.
 ///
-/// Errors: EINVAL (an option that nobody knows; what cannot be had together or on a device of this
+/// Errors: EINVAL (an unknown option; what cannot be had together or on a device of this
 /// size: the message says what), ENOENT, EACCES, EBUSY, ENOSPC, EIO, EFAULT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lanefs_mkfs(name: *const c_char, size: u64, options: *const c_char) -> c_int {

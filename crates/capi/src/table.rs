@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn closing_waits_for_who_uses_it() {
+    fn closing_waits_for_its_users() {
         let table = Arc::new(Table::new(1));
         let handle = table.insert(()).unwrap();
         let open = table.get(handle).unwrap();

@@ -62,7 +62,7 @@ pub extern "C" fn lanefs_version() -> *const c_char {
 /// docs/c-library.md has them all.
 /// NULL is the same as "".
 ///
-/// Errors: EINVAL for an option that nobody knows (the message names it), and for what is no
+/// Errors: EINVAL for an unknown option (the message names it), and for what is no
 /// volume; ENOENT, EACCES, EBUSY (another opener or a mount has it), EUCLEAN (it breaks a rule of
 /// the format), EOPNOTSUPP (it needs a feature that lanefs does not have), EIO.
 #[unsafe(no_mangle)]

@@ -1,7 +1,7 @@
 //! The content of an inode: its map and the blocks that it claims, its size, its link target.
 
 use crate::block_map::BlockMap;
-use crate::directories::{Content, Dir, DirBody};
+use crate::dir_body::{Content, Dir, DirBody};
 use crate::finding::{Findings, Structure};
 use crate::map::{MapWalk, Visit};
 use crate::rule::Rule;

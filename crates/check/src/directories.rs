@@ -1,65 +1,18 @@
 //! The pass over directories: each block, each entry, and the inode that the entry leads to.
 
+use crate::dir_body::{Content, DirBody};
 use crate::finding::Structure;
 use crate::htree::Index;
 use crate::rule::Rule;
 use crate::{Check, CheckError};
 use lanefs_device::AlignedBuf;
+use lanefs_format::EXT4_ROOT_INO;
 use lanefs_format::dirent::{self, DirLayout, Dirent};
 use lanefs_format::extent::Extent;
-use lanefs_format::{EXT4_ROOT_INO, Inode, InodeFlags};
 use std::collections::{HashMap, HashSet};
 
 /// Bytes of a directory that are read at a time.
 const CHUNK: usize = 256 << 10;
-
-/// A directory in use, and its place in the tree.
-#[derive(Debug)]
-pub(crate) struct Dir {
-    pub(crate) ino: u32,
-    /// The directory with the entry that leads here; 0 if there is none.
-    pub(crate) parent: u32,
-    /// Where ".." leads; 0 if there is none.
-    pub(crate) dotdot: u32,
-}
-
-/// The facts by which the entries of a directory are checked.
-#[derive(Debug)]
-pub(crate) struct DirBody {
-    pub(crate) ino: u32,
-    pub(crate) indexed: bool,
-    /// Hashes are made of folded names, or names are encrypted: they cannot be made anew.
-    folded: bool,
-    encrypted: bool,
-    /// What checksums of the blocks are made with.
-    pub(crate) seed: Option<u32>,
-    content: Content,
-}
-
-/// The place of the entries of a directory.
-#[derive(Debug)]
-pub(crate) enum Content {
-    /// In runs of blocks, sorted by logical block; `blocks` by the size.
-    Blocks { runs: Vec<Extent>, blocks: u64 },
-    /// In the inode: behind the parent's number in `i_block`, and in an attribute.
-    Inline { head: [u8; 60], rest: Vec<u8> },
-}
-
-impl DirBody {
-    pub(crate) fn new(inode: &Inode, seed: Option<u32>, content: Content) -> Self {
-        let has = |flag| inode.flags.contains(flag);
-        let encrypted = has(InodeFlags::ENCRYPT);
-        let folded = encrypted || has(InodeFlags::CASEFOLD);
-        Self { ino: inode.ino, indexed: has(InodeFlags::INDEX), folded, encrypted, seed, content }
-    }
-
-    fn runs(&self) -> &[Extent] {
-        match &self.content {
-            Content::Blocks { runs, .. } => runs,
-            Content::Inline { .. } => &[],
-        }
-    }
-}
 
 /// The state that the checks of a directory's blocks share.
 #[derive(Debug)]

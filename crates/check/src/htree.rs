@@ -1,6 +1,6 @@
 //! The index of a directory: which leaf may hold which hashes.
 
-use crate::directories::DirBody;
+use crate::dir_body::DirBody;
 use crate::finding::Structure;
 use crate::rule::Rule;
 use crate::{Check, CheckError};

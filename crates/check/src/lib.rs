@@ -26,6 +26,7 @@
 mod bitmaps;
 mod block_map;
 mod contents;
+mod dir_body;
 mod directories;
 mod finding;
 mod groups;
@@ -46,7 +47,7 @@ pub use finding::{Finding, Structure};
 pub use rule::Rule;
 
 use block_map::BlockMap;
-use directories::{Dir, DirBody};
+use dir_body::{Dir, DirBody};
 use finding::Findings;
 use inode_map::InodeMap;
 use io::Io;

@@ -2,7 +2,7 @@
 //! right.
 
 use crate::Check;
-use crate::directories::Dir;
+use crate::dir_body::Dir;
 use crate::finding::Structure;
 use crate::rule::Rule;
 use lanefs_format::{EXT4_ROOT_INO, FileType, RoCompat};

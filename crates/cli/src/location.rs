@@ -6,6 +6,8 @@
 //! The URL of an export of a server ends at its first `:/` behind the scheme: in a URL `%3A` is a
 //! `:`. A path of the host that exists as written is a path of the host.
 
+use crate::failure::{Failure, Res};
+use crate::quote::quoted;
 use lanefs_archive::content::{self, Content};
 use lanefs_device::VolumeUrl;
 use std::ffi::{OsStr, OsString};
@@ -61,6 +63,20 @@ impl Location {
             other => other,
         }
     }
+
+    /// Returns the volume and the path in it. `arg` is the argument, and `form` what has to follow
+    /// the volume in it, for the message.
+    pub(crate) fn in_volume(self, arg: &OsStr, form: &str) -> Res<(VolumeName, PathBuf)> {
+        match self {
+            Self::Volume { volume, path } => Ok((volume, path)),
+            _ => Err(not_inside(arg, form)),
+        }
+    }
+}
+
+/// Says that an argument names no path inside a volume.
+pub(crate) fn not_inside(arg: &OsStr, form: &str) -> Failure {
+    Failure::new(format!("{} is not inside a volume: write VOLUME:{form}", quoted(arg.as_bytes())))
 }
 
 /// Returns the volume that an argument names as a whole: `x.img`, or `x.img:/` just as well.

@@ -4,7 +4,7 @@
 //! command that writes to a volume anywhere opens it for writing from the start.
 
 use crate::failure::{Cause, Failure, Noted, Res};
-use crate::location::{self, Location, VolumeName};
+use crate::location::{self, Location, VolumeName, not_inside};
 use crate::quote::{escaped, quoted};
 use crate::side::{HostSide, Side, VolumeSide, shown};
 use crate::stats::StatsArg;
@@ -103,11 +103,7 @@ impl Volumes {
         match Location::parse(arg) {
             Location::Host(path) => {
                 refuse_forgotten_slash(path.as_os_str())?;
-                let text = format!(
-                    "{} is not inside a volume: write VOLUME:/path",
-                    quoted(path.as_os_str().as_encoded_bytes())
-                );
-                Err(Failure::new(text))
+                Err(not_inside(arg, "/path"))
             }
             location => self.spot(location, write),
         }

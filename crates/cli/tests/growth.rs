@@ -133,7 +133,7 @@ fn a_file_that_was_replaced_is_not_the_mounted_one() {
 
 /// Another user may not, whatever he may do with files of the mount.
 #[test]
-fn only_who_may_unmount_grows() {
+fn only_a_user_that_may_unmount_grows() {
     let m = Mount::new("defaults");
     let root = File::open(&m.at).unwrap();
     let before = m.image.path.metadata().unwrap().size();

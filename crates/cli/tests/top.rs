@@ -252,7 +252,7 @@ fn the_socket_is_the_owners_and_goes_with_the_mount() {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
-    assert!(said.contains("or another user does") && !out.status.success(), "{said}");
+    assert!(said.contains("no server of this user serves") && !out.status.success(), "{said}");
     m.umount();
     assert!(!socket.exists());
     m.image.fails(["top", "m"], 1, "lanefs: 'm' is no mount of this user: lanefs mount VOLUME DIRECTORY");
@@ -276,8 +276,7 @@ fn what_a_killed_mount_leaves_is_cleared_by_top_and_by_the_next_mount() {
         server.wait().unwrap();
         assert!(socket.exists(), "killed, it could not clear up");
         if by_top {
-            let why =
-                "nobody serves 'm' any more, or another user does; lanefs umount takes a dead mount away";
+            let why = "no server of this user serves 'm'; if the mount is dead, lanefs umount removes it";
             m.image.fails(["top", "m"], 1, &format!("lanefs: {why}"));
             assert!(!socket.exists());
         }
@@ -348,7 +347,7 @@ fn no_client_keeps_a_mount_from_its_work() {
 }
 
 #[test]
-fn nobody_wakes_up_for_those_who_do_not_ask() {
+fn no_thread_wakes_up_without_a_question() {
     let m = Mount::new("metrics=127.0.0.1:0");
     let told = told(&m, "m");
     ask(metrics_address(&told), "GET /metrics HTTP/1.1\r\n\r\n");

@@ -1,4 +1,7 @@
 //! The trait that every medium implements.
+//!
+//! Hazard: written bytes are volatile until a flush returns, and two calls at the same bytes may
+//! mix. See [`BlockDevice`] for all that a caller may rely on.
 
 use crate::{Cached, DeviceError, Mapped, Op, Result};
 use std::fmt::{self, Debug};

@@ -28,11 +28,11 @@ const MAPPED: usize = 256 << 10;
 pub struct AlignedBuf {
     ptr: NonNull<u8>,
     len: usize,
-    home: Home,
+    origin: Origin,
 }
 
 /// The origin of a buffer's memory, to which it is returned.
-enum Home {
+enum Origin {
     /// The allocator; of a length of 0, nothing.
     Heap,
     /// The pool of pages of this number.
@@ -57,7 +57,7 @@ impl AlignedBuf {
     /// memory.
     pub fn zeroed(len: usize) -> Self {
         if len == 0 {
-            return Self { ptr: NonNull::dangling(), len, home: Home::Heap };
+            return Self { ptr: NonNull::dangling(), len, origin: Origin::Heap };
         }
         if len <= PAGE {
             let page = Self::page(len);
@@ -68,20 +68,20 @@ impl AlignedBuf {
         if len >= MAPPED {
             // The allocator would touch all of it to zero it.
             let whole = Arc::new(Slab::new(len.checked_next_multiple_of(PAGE).unwrap_or(len)));
-            return Self { ptr: whole.ptr, len, home: Home::Slab { _whole: whole } };
+            return Self { ptr: whole.ptr, len, origin: Origin::Slab { _whole: whole } };
         }
         let layout = Self::layout(len);
         // SAFETY: the layout's size is not zero.
         let ptr = unsafe { alloc_zeroed(layout) };
         let Some(ptr) = NonNull::new(ptr) else { handle_alloc_error(layout) };
-        Self { ptr, len, home: Home::Heap }
+        Self { ptr, len, origin: Origin::Heap }
     }
 
     /// Returns a buffer of at most [`PAGE`] bytes, which the caller initialises before any thread
     /// reads them.
     fn page(len: usize) -> Self {
         let Some((ptr, pool)) = page_pool::take() else { handle_alloc_error(Self::layout(len)) };
-        Self { ptr, len, home: Home::Page(pool) }
+        Self { ptr, len, origin: Origin::Page(pool) }
     }
 
     /// Allocates `count` buffers of `len` zero bytes each, a multiple of 4096, consecutively in one
@@ -102,7 +102,7 @@ impl AlignedBuf {
             // SAFETY: `i * len` lies inside of the slab: it has `count * len` bytes (or making it
             // has failed).
             let ptr = unsafe { whole.ptr.add(i * len) };
-            Self { ptr, len, home: Home::Slab { _whole: Arc::clone(&whole) } }
+            Self { ptr, len, origin: Origin::Slab { _whole: Arc::clone(&whole) } }
         };
         (0..count).map(piece).collect()
     }
@@ -183,12 +183,12 @@ impl Clone for AlignedBuf {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        match self.home {
+        match self.origin {
             // SAFETY: allocated in `zeroed` with the same layout, and freed once.
-            Home::Heap if self.len != 0 => unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) },
+            Origin::Heap if self.len != 0 => unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) },
             // SAFETY: taken in `page` from this pool, and given back once.
-            Home::Page(pool) => unsafe { page_pool::give_back(self.ptr, pool) },
-            Home::Heap | Home::Slab { .. } => {}
+            Origin::Page(pool) => unsafe { page_pool::give_back(self.ptr, pool) },
+            Origin::Heap | Origin::Slab { .. } => {}
         }
     }
 }

@@ -18,6 +18,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod absolute;
 mod block_device;
 mod buf;
 #[cfg(target_os = "linux")]
@@ -30,9 +31,13 @@ mod error;
 mod file;
 mod file_options;
 mod forward;
+mod host;
 mod identity;
 #[cfg(target_os = "linux")]
 mod inherited;
+#[cfg(target_os = "linux")]
+mod loop_device;
+mod medium;
 mod mem;
 mod memory;
 mod nbd;
@@ -51,12 +56,14 @@ mod policy;
 #[cfg(not(target_os = "linux"))]
 mod portable;
 mod rbd;
+mod scheme;
 mod stacked;
 #[cfg(not(target_os = "linux"))]
 mod unmapped;
 mod url;
 mod window;
 
+pub use absolute::absolute_name;
 pub use block_device::{BlockDevice, ReadOp, RepeatCheck, RepeatGuard, WriteOp, check_range};
 pub use buf::AlignedBuf;
 #[cfg(target_os = "linux")]
@@ -69,8 +76,10 @@ pub use file::IN_THIS_PROCESS;
 #[cfg(target_os = "linux")]
 pub use file::{FileDevice, claimed_device, lengthen, lock_holders, resize_mounted};
 pub use file_options::{Cached, FileOptions, IoUring};
+pub use host::{host_name, memory_size};
 #[cfg(target_os = "linux")]
 pub use inherited::inherited_files;
+pub use medium::{Medium, Part};
 pub use mem::MemDevice;
 pub use nbd::{
     ExportFlags, NbdAddress, NbdDevice, NbdError, NbdExport, NbdFailure, NbdUrl, without_password,
@@ -92,12 +101,12 @@ pub use policy::set_idle_policy;
 #[cfg(not(target_os = "linux"))]
 pub use portable::FileDevice;
 pub use rbd::{RbdDevice, RbdError, RbdFailure, RbdUrl};
-pub use stacked::{absolute_name, innermost, layers};
+pub use stacked::{innermost, layers};
 #[cfg(not(target_os = "linux"))]
 use unmapped::PmemDevice;
 #[cfg(not(target_os = "linux"))]
 pub use unmapped::{Lent, Mapped, Persistence};
-pub use url::{Medium, Part, VolumeUrl, create_url, open_url};
+pub use url::{VolumeUrl, create_url, open_url};
 pub use window::Window;
 
 /// The user id for a medium whose owner cannot be told.

@@ -27,7 +27,7 @@ fn ids(file: &File) -> std::io::Result<Vec<Id>> {
     #[cfg_attr(not(target_os = "linux"), allow(unused_mut, reason = "only Linux has loop devices"))]
     let mut ids = vec![id(&file.metadata()?)];
     #[cfg(target_os = "linux")]
-    ids.extend(crate::file::backing(file).map(|(device, inode)| Id(device, inode)));
+    ids.extend(crate::loop_device::backing(file).map(|(device, inode)| Id(device, inode)));
     Ok(ids)
 }
 

@@ -45,7 +45,7 @@ impl Pace {
         bytes: 1 << 30,
         flush: Duration::from_millis(2),
     };
-    /// A disk that turns.
+    /// A hard disk.
     pub const DISK: Self = Self {
         latency: Duration::from_millis(4),
         iops: 120,
@@ -171,7 +171,7 @@ mod tests {
         PacedDevice::new(MemDevice::new(1 << 20), pace)
     }
 
-    /// Never quicker than its pace; how much slower is the machine's affair.
+    /// Never quicker than its pace; the machine decides how much slower.
     #[test]
     fn it_takes_its_time() {
         let pace = Pace {

@@ -1,4 +1,4 @@
-//! What the URLs of remote volumes share: percent encoding, and the parameters behind `?`.
+//! What names of volumes share: sizes, percent encoding, and the parameters behind `?`.
 
 use std::path::Path;
 use std::time::Duration;
@@ -36,6 +36,24 @@ pub(crate) fn seconds(name: &str, value: &str) -> Result<Duration, String> {
     }
 }
 
+/// Reads a number of bytes, or of a unit: K, M, G, T (powers of 1024).
+pub(crate) fn parse_size(text: &[u8]) -> Option<u64> {
+    let unit = match text.last()?.to_ascii_uppercase() {
+        b'0'..=b'9' => 0,
+        b'K' => 10,
+        b'M' => 20,
+        b'G' => 30,
+        b'T' => 40,
+        _ => return None,
+    };
+    let digits = &text[..text.len() - usize::from(unit > 0)];
+    if !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let number: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    number.checked_mul(1 << unit)
+}
+
 /// Adds `offset=` or `size=` to the bytes that the volume is.
 pub(crate) fn add_range(
     range: &mut Option<(u64, Option<u64>)>,
@@ -43,7 +61,7 @@ pub(crate) fn add_range(
     value: &str,
 ) -> Result<(), String> {
     let is_offset = name == "offset";
-    let bytes = match crate::url::parse_size(value.as_bytes()) {
+    let bytes = match parse_size(value.as_bytes()) {
         Some(bytes) if bytes.is_multiple_of(512) && (is_offset || bytes > 0) => bytes,
         _ => return Err("needs a range in units of 512 bytes: offset=1M&size=4G".to_owned()),
     };

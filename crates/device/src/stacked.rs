@@ -4,46 +4,37 @@
 //! a device stands behind the name of the device below, and is read from the end: a comma in that
 //! name needs no escape.
 
-use crate::Medium;
-use crate::nbd::is_nbd;
+use crate::medium::Medium;
 use crate::os_name::OsStrExt;
-use crate::parameters::absolute_url;
-use crate::rbd::is_rbd;
-use crate::url::{VolumeUrl, parse_size};
-use std::ffi::{OsStr, OsString};
-use std::io;
+use crate::parameters::parse_size;
+use crate::scheme::{CACHED, OVERLAY, is_stacked};
+use std::ffi::OsStr;
 use std::path::Path;
 
 /// The devices that a name may stack.
 const DEEPEST: usize = 8;
 /// The bound of a cache that names none.
 const CACHE_SIZE: u64 = 10 << 30;
-const OVERLAY: &[u8] = b"overlay:";
-const CACHED: &[u8] = b"cached:";
 
-/// Returns whether a name begins as that of a device over another one.
-pub(crate) fn is_stacked(name: &[u8]) -> bool {
-    name.starts_with(OVERLAY) || name.starts_with(CACHED)
-}
-
-/// Parses the name of a device over another one, and checks the names below.
+/// Parses the name of a device over another one. Returns with it the name of the medium under all
+/// of them.
 ///
 /// # Errors
 /// The second half of a message for users.
-pub(crate) fn parse(name: &OsStr) -> Result<Medium<'_>, String> {
+pub(crate) fn parse(name: &OsStr) -> Result<(Medium<'_>, &OsStr), String> {
     let medium = parse_one(name)?;
     let (mut depth, mut below) = (1, below_of(&medium));
     while let Some(name) = below {
+        if !is_stacked(name.as_bytes()) {
+            return Ok((medium, name));
+        }
         if depth == DEEPEST {
             return Err(format!("stacks more than {DEEPEST} devices"));
         }
         depth += 1;
-        below = match is_stacked(name.as_bytes()) {
-            true => below_of(&parse_one(name)?),
-            false => VolumeUrl::parse(name).map(|_| None).map_err(|e| e.to_string())?,
-        };
+        below = below_of(&parse_one(name)?);
     }
-    Ok(medium)
+    Ok((medium, name))
 }
 
 fn below_of<'a>(medium: &Medium<'a>) -> Option<&'a OsStr> {
@@ -54,7 +45,8 @@ fn below_of<'a>(medium: &Medium<'a>) -> Option<&'a OsStr> {
     }
 }
 
-fn parse_one(name: &OsStr) -> Result<Medium<'_>, String> {
+/// Parses the name of the uppermost device alone.
+pub(crate) fn parse_one(name: &OsStr) -> Result<Medium<'_>, String> {
     let bytes = name.as_bytes();
     if let Some(rest) = bytes.strip_prefix(OVERLAY) {
         let bad = || "needs a base and a file for what is written: overlay:base=URL,top=FILE".to_owned();
@@ -131,60 +123,16 @@ pub fn innermost(name: &OsStr) -> &OsStr {
     layers(name).last().unwrap_or(name)
 }
 
-/// Returns the name of a volume as a process in another directory finds it, and finds it again: its
-/// paths are absolute, and it breaks no lock.
-///
-/// # Errors
-/// The system's, if a path cannot be resolved.
-pub fn absolute_name(name: &OsStr) -> io::Result<OsString> {
-    let bytes = name.as_bytes();
-    if is_nbd(bytes) || is_rbd(bytes) {
-        return name.to_str().map_or_else(|| Ok(name.into()), |url| absolute_url(url).map(OsString::from));
-    }
-    let join = |parts: &[&OsStr]| parts.iter().copied().collect::<OsString>();
-    if is_stacked(bytes) {
-        return match parse(name) {
-            Ok(Medium::Overlay { base, top }) => {
-                let base = absolute_name(base)?;
-                let top = top.canonicalize().or_else(|_| std::path::absolute(top))?;
-                let all = join(&["overlay:base=".as_ref(), &base, ",top=".as_ref(), top.as_os_str()]);
-                checked(all, Medium::Overlay { base: &base, top: &top })
-            }
-            Ok(Medium::Cached { below, dir, size }) => {
-                let (below, dir) = (absolute_name(below)?, std::path::absolute(dir)?);
-                let bound = format!(",size={size}");
-                let all =
-                    join(&["cached:".as_ref(), &below, ",dir=".as_ref(), dir.as_os_str(), bound.as_ref()]);
-                checked(all, Medium::Cached { below: &below, dir: &dir, size })
-            }
-            _ => Ok(name.into()),
-        };
-    }
-    let Some(path) = VolumeUrl::parse(name).ok().and_then(|url| url.path()) else { return Ok(name.into()) };
-    let Ok(real) = path.canonicalize() else { return Ok(name.into()) };
-    // The part, if it names one, as it is written.
-    let behind = bytes.strip_prefix(b"pmem:").unwrap_or(bytes);
-    let part = behind.strip_prefix(path.as_os_str().as_bytes()).unwrap_or_default();
-    Ok(join(&[real.as_os_str(), OsStr::from_bytes(part)]))
-}
-
-/// Returns a name, if it is read as the device that is meant: a folder may have `,top=` in its
-/// name.
-fn checked(name: OsString, meant: Medium<'_>) -> io::Result<OsString> {
-    if parse_one(&name) == Ok(meant) {
-        return Ok(name);
-    }
-    let why = "the path of a folder or file has ',top=', ',dir=' or ',size=' in it";
-    Err(io::Error::new(io::ErrorKind::InvalidInput, why))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn names() {
-        let parse = |name: &'static str| parse(name.as_ref());
+        let parse = |name: &'static str| match crate::VolumeUrl::parse(name.as_ref()) {
+            Ok(url) => Ok(url.medium),
+            Err(e) => Err(e.to_string()),
+        };
         let overlay = |base: &'static str, top: &'static str| Medium::Overlay {
             base: base.as_ref(),
             top: top.as_ref(),
@@ -228,20 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn absolute_names() {
-        let here = std::env::current_dir().unwrap();
-        let here = here.display();
-        for (name, want) in [
-            ("overlay:base=nbd://h/e,top=t", format!("overlay:base=nbd://h/e,top={here}/t")),
-            ("cached:mem:1M,dir=d,size=1M", format!("cached:mem:1M,dir={here}/d,size=1048576")),
-            ("overlay:base=Cargo.toml@2,top=/t", format!("overlay:base={here}/Cargo.toml@2,top=/t")),
-            ("mem:1M", "mem:1M".into()),
-        ] {
-            assert_eq!(absolute_name(name.as_ref()).unwrap(), OsString::from(want));
-        }
-        // A file whose name would be read as another one.
-        let meant = Medium::Overlay { base: "a".as_ref(), top: "/b,top=/c".as_ref() };
-        assert!(checked("overlay:base=a,top=/b,top=/c".into(), meant).is_err());
+    fn the_medium_below() {
         assert_eq!(innermost("overlay:base=cached:a,dir=b,top=c".as_ref()), "a");
         assert_eq!(innermost("a".as_ref()), "a");
     }

@@ -1,20 +1,24 @@
 //! Volumes by name: a path, or a URL that says what kind of medium it is, and perhaps which part of
-//! it.
+//! it. The library, the command, mounts, the C interface and fio's engine all parse names here.
 //!
-//! `nbd://HOST/EXPORT` is an export of an NBD server (see [`NbdUrl`](crate::NbdUrl)),
-//! `rbd:POOL/IMAGE` an image of a Ceph cluster (see [`RbdUrl`](crate::RbdUrl)).
-//! `overlay:base=URL,top=FILE` and `cached:URL,dir=DIR` are devices over another one (see
-//! `stacked`).
-//! `disk.raw@2` and `disk.raw@root` are partitions, `disk.raw?offset=1M&size=4G` is a range of
-//! bytes. A path that exists as written is a path. Every name of a volume goes through here: those
-//! of the library, the command, a mount, the C interface and fio's engine.
+//! - `nbd://HOST/EXPORT`: an export of an NBD server (see [`NbdUrl`](crate::NbdUrl));
+//! - `rbd:POOL/IMAGE`: an image of a Ceph cluster (see [`RbdUrl`](crate::RbdUrl));
+//! - `overlay:base=URL,top=FILE`, `cached:URL,dir=DIR`: a device over another one (see `stacked`);
+//! - `pmem:FILE`: a mapped file; `mem:SIZE`: memory, for tests;
+//! - `disk.raw@2`, `disk.raw@root`: a partition;
+//! - `disk.raw?offset=1M&size=4G`: a range of bytes.
+//!
+//! A path that exists as written is a path.
 
 use crate::errno::{EINVAL, ENOENT, ENOMEM, ENOSPC};
-use crate::nbd::{NbdDevice, NbdUrl, is_nbd, split_part, without_password};
+use crate::medium::{Medium, Part};
+use crate::nbd::{NbdDevice, NbdUrl, split_part, without_password};
 use crate::os_name::OsStrExt;
+use crate::parameters::parse_size;
 use crate::partition::PartitionTable;
-use crate::rbd::{RbdDevice, RbdUrl, is_rbd, partition_of};
-use crate::stacked::{self, innermost, is_stacked, layers};
+use crate::rbd::{RbdDevice, RbdUrl, partition_of};
+use crate::scheme::{OVERLAY, is_nbd, is_rbd, is_stacked};
+use crate::stacked::{self, innermost, layers};
 use crate::window::Window;
 use crate::{
     BlockDevice, CowDevice, DeviceError, FileDevice, FileOptions, MemDevice, Op, PmemDevice, Result,
@@ -49,53 +53,6 @@ pub struct VolumeUrl<'a> {
     pub part: Option<Part<'a>>,
 }
 
-/// A medium, as the name of a volume gives it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Medium<'a> {
-    /// A regular file or a block special file, by its path.
-    File(&'a Path),
-    /// `pmem:FILE`: a file that is mapped into memory.
-    Pmem(&'a Path),
-    /// `mem:SIZE`: so many zero bytes in memory, which are lost with the device.
-    Mem(u64),
-    /// `nbd://HOST/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`: an export of an NBD server, by its
-    /// URL without a partition.
-    Nbd(&'a str),
-    /// `rbd:POOL/IMAGE`: an image of a Ceph cluster, by its URL.
-    Rbd(&'a str),
-    /// `overlay:base=URL,top=FILE`: a volume that is not written, and a file for what is.
-    Overlay {
-        /// The name of the volume that is not written.
-        base: &'a OsStr,
-        /// The file.
-        top: &'a Path,
-    },
-    /// `cached:URL,dir=DIR,size=10G`: a volume whose blocks are kept on this host when they were
-    /// read.
-    Cached {
-        /// The name of the volume.
-        below: &'a OsStr,
-        /// The folder of the cache.
-        dir: &'a Path,
-        /// The most bytes that are kept of the volume.
-        size: u64,
-    },
-}
-
-/// A part of a medium, as the name of a volume gives it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part<'a> {
-    /// `FILE@2`, `FILE@root`: a partition, as [`PartitionTable::find`] finds it.
-    Partition(&'a OsStr),
-    /// `FILE?offset=1M&size=4G`: a range of bytes.
-    Bytes {
-        /// First byte, a multiple of 512.
-        offset: u64,
-        /// Length in bytes, a multiple of 512; to the end of the medium for `None`.
-        size: Option<u64>,
-    },
-}
-
 impl<'a> VolumeUrl<'a> {
     /// Parses the name of a volume.
     ///
@@ -113,10 +70,11 @@ impl<'a> VolumeUrl<'a> {
             |why: &str| Err(DeviceError::at_path(Op::Open, Path::new(&shown), EINVAL, why.to_owned()));
         let bytes = name.as_bytes();
         if is_stacked(bytes) {
-            return match stacked::parse(name) {
-                Ok(medium) => Ok(Self { medium, part: None }),
-                Err(why) => refuse(&why),
-            };
+            let parsed = stacked::parse(name).and_then(|(medium, below)| {
+                Self::parse(below).map_err(|e| e.to_string())?;
+                Ok(Self { medium, part: None })
+            });
+            return parsed.or_else(|why| refuse(&why));
         }
         if is_nbd(bytes) || is_rbd(bytes) {
             let parse = if is_rbd(bytes) { parse_rbd } else { parse_nbd };
@@ -146,7 +104,7 @@ impl<'a> VolumeUrl<'a> {
     /// Returns whether a volume of that name is written on a server: the name begins as the URL of
     /// an export of an NBD server or of an image of a Ceph cluster, or is that of a cache of one.
     pub fn names_server(name: &OsStr) -> bool {
-        let is_overlay = |name: &OsStr| name.as_bytes().starts_with(b"overlay:");
+        let is_overlay = |name: &OsStr| name.as_bytes().starts_with(OVERLAY);
         Self::reaches_server(name) && !layers(name).any(is_overlay)
     }
 
@@ -285,24 +243,6 @@ fn parse_range(query: &[u8]) -> Option<Part<'_>> {
         }
     }
     Some(Part::Bytes { offset: offset.unwrap_or(0), size: if size == Some(0) { return None } else { size } })
-}
-
-/// Reads a number of bytes, or of a unit: K, M, G, T (powers of 1024).
-pub(crate) fn parse_size(text: &[u8]) -> Option<u64> {
-    let unit = match text.last()?.to_ascii_uppercase() {
-        b'0'..=b'9' => 0,
-        b'K' => 10,
-        b'M' => 20,
-        b'G' => 30,
-        b'T' => 40,
-        _ => return None,
-    };
-    let digits = &text[..text.len() - usize::from(unit > 0)];
-    if !digits.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    let number: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
-    number.checked_mul(1 << unit)
 }
 
 /// Opens the volume of a name, as [`VolumeUrl::parse`] reads it.

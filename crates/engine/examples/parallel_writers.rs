@@ -1,8 +1,8 @@
 //! Writes one file with many threads, each its own part, and none waits for another:
 //! `cargo run -p lanefs --example parallel_writers`.
 //!
-//! The bytes of a file are locked by range, so writers of disjoint ranges go on side by side. The
-//! kernel's ext4 lets one thread at a time change a file.
+//! The bytes of a file are locked by range, so writers of disjoint ranges go on side by side. In
+//! the kernel's ext4, buffered writers of one file take turns.
 
 use lanefs::{File, Volume};
 use std::panic::resume_unwind;

@@ -1,4 +1,4 @@
-//! Lists an image that nobody vouches for:
+//! Lists an image of unknown origin:
 //! `cargo run -p lanefs --example untrusted_image -- IMAGE`.
 //!
 //! Any byte of the image may be wrong. lanefs answers what the image says, or with an error that

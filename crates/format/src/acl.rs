@@ -29,7 +29,7 @@ pub enum AclError {
     Perm { entry: usize, perm: u16 },
     #[error("entry {entry} of the ACL is out of order or a second one of its kind")]
     Order { entry: usize },
-    #[error("entry {entry} of the ACL names the id 4294967295, which is nobody's")]
+    #[error("entry {entry} of the ACL names the id 4294967295, which stands for no user")]
     Id { entry: usize },
     #[error("the ACL lacks an entry that it must have")]
     Incomplete,

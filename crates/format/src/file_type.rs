@@ -13,6 +13,10 @@ pub enum FileType {
     Socket,
 }
 
+/// The set-user-id bit of `i_mode`.
+pub const S_ISUID: u16 = 0o4000;
+/// The set-group-id bit of `i_mode`: a file in a directory with it gets the directory's group.
+pub const S_ISGID: u16 = 0o2000;
 /// The bits of `i_mode` that hold the type.
 pub const S_IFMT: u16 = 0o170_000;
 

@@ -31,7 +31,7 @@ pub mod xattr;
 pub use checksum::{Checksummer, ext4_chksum};
 pub use error::{FormatError, Result};
 pub use features::{Compat, Features, Incompat, RoCompat, Unsupported};
-pub use file_type::{DeviceNumber, FileType, S_IFMT};
+pub use file_type::{DeviceNumber, FileType, S_IFMT, S_ISGID, S_ISUID};
 pub use geometry::{InodeSlot, Layout};
 pub use group_desc::{GroupDesc, GroupFlags};
 pub use inode::{

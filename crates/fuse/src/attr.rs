@@ -2,7 +2,7 @@
 
 use crate::owners::Owners;
 use crate::wire::{Attr, AttrOut, EntryOut, Statx, StatxOut, SxTime};
-use lanefs::format::InodeFlags;
+use lanefs::format::{InodeFlags, S_ISGID, S_ISUID};
 use lanefs::{DeviceNumber, FileType, Metadata, Timestamp};
 
 /// Seconds for which the kernel may cache names and attributes: only its own requests change them.
@@ -50,7 +50,7 @@ fn attr(meta: &Metadata, owners: Owners) -> Attr {
 /// Returns for how many seconds the kernel may cache the attributes. It does not know of the bits
 /// of the mode that a write takes away.
 fn valid(meta: &Metadata) -> u64 {
-    if meta.is_file() && meta.permissions() & 0o6000 != 0 { 0 } else { VALID }
+    if meta.is_file() && meta.permissions() & (S_ISUID | S_ISGID) != 0 { 0 } else { VALID }
 }
 
 pub(crate) fn attr_out(meta: &Metadata, owners: Owners) -> AttrOut {

@@ -1,7 +1,7 @@
 //! The broker's side of [`broker`](crate::broker): the process that mounts for a confined server.
 
 use crate::bdi::{Bdi, CacheRule};
-use crate::broker::{LONGEST, Question, Word};
+use crate::broker::{BrokerCall, BrokerRequest, LONGEST};
 use crate::caller::{Caller, Capability};
 use crate::error::MountError;
 use crate::mountpoint::{self, Mounted, NewMount};
@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-/// Room for the stack of the thread that answers questions.
+/// Room for the stack of the thread that answers calls.
 const STACK: usize = 256 << 10;
 
 /// Helps the server that has started this process, until that has ended: the server's sockets are
@@ -40,18 +40,18 @@ pub fn run_broker<Kept>(
 ) -> io::Result<()> {
     // A signal of a terminal is for the server.
     let _ = rustix::process::setsid();
-    let mut words = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let questions = UnixStream::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let mut requests = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let calls = UnixStream::from(io::stdout().as_fd().try_clone_to_owned()?);
     let mounted = Arc::new(OnceLock::new());
     let known = Arc::clone(&mounted);
     let thread = thread::Builder::new().name("lanefs-answer".into()).stack_size(STACK);
-    thread.spawn(move || answer_all(questions, &known))?;
+    thread.spawn(move || answer_all(calls, &known))?;
     let (mut socket_of, mut kept, mut stays) = (Some(socket_of), None, false);
     let mut dial = Some(dial);
     let mut byte = [0];
-    while words.read_exact(&mut byte).is_ok() {
-        let done = match Word::from_byte(byte[0]) {
-            Some(Word::Mount) => {
+    while requests.read_exact(&mut byte).is_ok() {
+        let done = match BrokerRequest::from_byte(byte[0]) {
+            Some(BrokerRequest::Mount) => {
                 let Some(socket_of) = socket_of.take() else { break };
                 match mountpoint::mount(source, dir, options) {
                     Ok(NewMount { connection, mounted: new, bdi }) => {
@@ -60,7 +60,7 @@ pub fn run_broker<Kept>(
                         let made = socket_of(new.device());
                         // The server asks of it as soon as it has it.
                         let held = mounted.get_or_init(|| BrokeredMount { mounted: new, bdi });
-                        let told = hand_over(&words, &connection, &held.mounted, made, &mut kept);
+                        let told = hand_over(&requests, &connection, &held.mounted, made, &mut kept);
                         // Held here, it would keep a mount alive whose server has gone.
                         drop(connection);
                         match told {
@@ -71,22 +71,22 @@ pub fn run_broker<Kept>(
                     Err(e) => Err(e),
                 }
             }
-            Some(Word::Unmount) => unmount(&mounted, false),
-            Some(Word::UnmountSynced) => unmount(&mounted, true),
-            Some(Word::Keep) => {
+            Some(BrokerRequest::Unmount) => unmount(&mounted, false),
+            Some(BrokerRequest::UnmountSynced) => unmount(&mounted, true),
+            Some(BrokerRequest::Keep) => {
                 stays = true;
                 Ok(())
             }
-            Some(Word::RemoveSocket) => {
+            Some(BrokerRequest::RemoveSocket) => {
                 kept = None;
                 Ok(())
             }
-            Some(Word::Dialer) => {
+            Some(BrokerRequest::Dialer) => {
                 let Some(dial) = dial.take() else { break };
                 let (ours, theirs) = UnixStream::pair()?;
                 let thread = thread::Builder::new().name("lanefs-dial".into());
                 thread.spawn(move || dial_all(ours, &dial))?;
-                match reply(&words, 0, &[theirs.as_fd()], &[]) {
+                match reply(&requests, 0, &[theirs.as_fd()], &[]) {
                     Ok(()) => continue,
                     Err(_) => break,
                 }
@@ -94,7 +94,7 @@ pub fn run_broker<Kept>(
             None => break,
         };
         let (refused, text) = done.map_or_else(|e| (1, e.to_string()), |()| (0, String::new()));
-        if reply(&words, refused, &[], text.as_bytes()).is_err() {
+        if reply(&requests, refused, &[], text.as_bytes()).is_err() {
             break;
         }
     }
@@ -119,7 +119,7 @@ fn unmount(held: &OnceLock<BrokeredMount>, sync: bool) -> Result<(), MountError>
 
 /// Passes a new mount to the server.
 fn hand_over<Kept>(
-    words: &UnixStream,
+    requests: &UnixStream,
     connection: &OwnedFd,
     new: &Mounted,
     made: io::Result<(OwnedFd, Kept)>,
@@ -142,19 +142,19 @@ fn hand_over<Kept>(
     }
     text.extend_from_slice(dir);
     text.extend_from_slice(refusal.as_bytes());
-    reply(words, 0, &files, &text)
+    reply(requests, 0, &files, &text)
 }
 
 fn reply(
-    mut words: &UnixStream,
+    mut requests: &UnixStream,
     refused: u8,
     files: &[std::os::fd::BorrowedFd<'_>],
     text: &[u8],
 ) -> io::Result<()> {
     let text = text.get(..LONGEST).unwrap_or(text);
-    pass::send(words, refused, files)?;
-    words.write_all(&(text.len() as u32).to_le_bytes())?;
-    words.write_all(text)
+    pass::send(requests, refused, files)?;
+    requests.write_all(&(text.len() as u32).to_le_bytes())?;
+    requests.write_all(text)
 }
 
 /// Makes connections until the server has gone. The answer is a file, or an error number.
@@ -173,37 +173,37 @@ fn dial_all(mut socket: UnixStream, dial: &dyn Fn() -> io::Result<OwnedFd>) {
     }
 }
 
-/// Answers questions until the server has gone.
-fn answer_all(mut questions: UnixStream, held: &OnceLock<BrokeredMount>) {
-    let mut bytes = [0; Question::LEN];
-    while questions.read_exact(&mut bytes).is_ok() {
-        let Some((question, fields)) = Question::decode(bytes) else { return };
-        let Some(answer) = answer(question, fields, held) else { continue };
-        if questions.write_all(&answer.to_le_bytes()).is_err() {
+/// Answers calls until the server has gone.
+fn answer_all(mut calls: UnixStream, held: &OnceLock<BrokeredMount>) {
+    let mut bytes = [0; BrokerCall::LEN];
+    while calls.read_exact(&mut bytes).is_ok() {
+        let Some((call, fields)) = BrokerCall::decode(bytes) else { return };
+        let Some(answer) = answer(call, fields, held) else { continue };
+        if calls.write_all(&answer.to_le_bytes()).is_err() {
             return;
         }
     }
 }
 
-/// Returns the answer to a question, `None` if it gets none.
-fn answer(question: Question, fields: [u32; 4], held: &OnceLock<BrokeredMount>) -> Option<i32> {
+/// Returns the answer to a call, `None` if it gets none.
+fn answer(call: BrokerCall, fields: [u32; 4], held: &OnceLock<BrokeredMount>) -> Option<i32> {
     let caller = Caller::from_fields(fields);
     let [.., thread, number] = fields;
-    Some(match question {
-        Question::Has => Capability::from_number(number).is_some_and(|one| caller.has(one)).into(),
-        Question::InGroup => caller.is_in_group(number).into(),
-        Question::Abort => {
+    Some(match call {
+        BrokerCall::Has => Capability::from_number(number).is_some_and(|one| caller.has(one)).into(),
+        BrokerCall::InGroup => caller.is_in_group(number).into(),
+        BrokerCall::Abort => {
             let ended = held.get().map_or(Err(Errno::NOENT), |held| held.mounted.end_connection());
             ended.map_or_else(Errno::raw_os_error, |()| 0)
         }
-        Question::SetCache => {
+        BrokerCall::SetCache => {
             let rule = if number == CacheRule::Tight as u32 { CacheRule::Tight } else { CacheRule::Roomy };
             if let Some(held) = held.get() {
                 held.bdi.set(rule);
             }
             0
         }
-        Question::Release => {
+        BrokerCall::Release => {
             if let (Some(thread), Ok(home)) = (thread_of_server(thread), sched_getaffinity(None)) {
                 scheduling::release(Some(thread), &home);
             }

@@ -33,7 +33,7 @@ const WANTED: InitFlags = InitFlags::ASYNC_READ
 
 /// What the options of a mount and its volume ask of the kernel.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wishes {
+pub(crate) struct WantedFeatures {
     /// It checks permissions by ACLs, not by modes only.
     pub(crate) acl: bool,
     /// It opens files without a request.
@@ -43,12 +43,12 @@ pub(crate) struct Wishes {
 }
 
 /// Returns the answer to the kernel's FUSE_INIT.
-pub(crate) fn answer(init: &InitIn, wishes: Wishes) -> InitOut {
-    let Wishes { acl, no_open, time_gran } = wishes;
+pub(crate) fn answer(init: &InitIn, features: WantedFeatures) -> InitOut {
+    let WantedFeatures { acl, no_open, time_gran } = features;
     let offered = InitFlags::from_bits_retain(u64::from(init.flags2) << 32 | u64::from(init.flags));
     let mut wanted = WANTED;
     wanted.set(InitFlags::POSIX_ACL, acl);
-    // It truncates by a request of its own where none opens.
+    // With `noopen` no open carries O_TRUNC: the kernel truncates by SETATTR.
     wanted.set(InitFlags::ATOMIC_O_TRUNC, !no_open);
     let flags = (offered & wanted).bits();
     InitOut {

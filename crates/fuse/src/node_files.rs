@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// The greatest number of files that are open.
 const MOST: usize = 1024;
 
-/// See the head of the file.
+/// The open files of a mount with `noopen`.
 #[derive(Debug, Default)]
 pub(crate) struct NodeFiles {
     files: Mutex<Files>,

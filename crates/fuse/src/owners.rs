@@ -4,11 +4,9 @@
 //! each caller counts as root: the kernel lets no process of another user in.
 
 use crate::fault::{Answer, Fault};
+use lanefs::format::{S_ISGID, S_ISUID};
 use lanefs::{Metadata, NewAttr, SetAttr};
 use rustix::io::Errno;
-
-const SET_USER_ID: u16 = 0o4000;
-const SET_GROUP_ID: u16 = 0o2000;
 
 /// A map from owners on disk to the owners that programs see.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -45,7 +43,7 @@ impl Owners {
             |shown: Option<u32>, stored, bit| if shown.is_some_and(|id| id != stored) { bit } else { 0 };
         match caller == 0 || self.fakeroot {
             true => 0,
-            false => bit(self.uid, uid, SET_USER_ID) | bit(self.gid, gid, SET_GROUP_ID),
+            false => bit(self.uid, uid, S_ISUID) | bit(self.gid, gid, S_ISGID),
         }
     }
 

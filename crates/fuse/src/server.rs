@@ -10,7 +10,7 @@ use crate::channel::Channel;
 use crate::error::{MountError, SessionError};
 use crate::fault::Answer;
 use crate::filesystem::{Filesystem, Outcome, Stage};
-use crate::init::{self, Wishes};
+use crate::init::{self, WantedFeatures};
 use crate::mountpoint::Mounted;
 use crate::notifier::{Notice, NoticeJob};
 use crate::request::{Received, Request};
@@ -75,7 +75,7 @@ impl Server {
     ///
     /// # Errors
     /// [`SessionError::Version`], and failures of `/dev/fuse`.
-    pub(crate) fn shake_hands(&self, wishes: Wishes) -> Result<(), SessionError> {
+    pub(crate) fn shake_hands(&self, features: WantedFeatures) -> Result<(), SessionError> {
         let (mut inbox, mut outbox) = (Inbox::new(), Outbox::new());
         loop {
             let Some(len) = self.channel.receive(&mut inbox)? else {
@@ -99,7 +99,7 @@ impl Server {
                 return Err(SessionError::Version(init.major, init.minor));
             }
             outbox.clear();
-            outbox.put(&init::answer(&init, wishes)).map_err(|_| foreign())?;
+            outbox.put(&init::answer(&init, features)).map_err(|_| foreign())?;
             self.channel.send(unique, &mut outbox, Ok(()));
             // A newer kernel comes again with the version that it was told.
             if init.major == MAJOR {
@@ -283,7 +283,7 @@ mod tests {
     use lanefs::Volume;
     use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 
-    const WISHES: Wishes = Wishes { acl: true, no_open: false, time_gran: 1 };
+    const FEATURES: WantedFeatures = WantedFeatures { acl: true, no_open: false, time_gran: 1 };
 
     /// A server whose messages come from, and whose answers go to, a socket of the test.
     fn server() -> (Server, OwnedFd) {
@@ -332,7 +332,7 @@ mod tests {
         ask(&kernels, op::FORGET, 5, 999, 48);
         ask(&kernels, op::STATFS, 6, 40, 40);
         ask(&kernels, op::INIT, 7, init, init);
-        server.shake_hands(WISHES).unwrap();
+        server.shake_hands(FEATURES).unwrap();
         assert_eq!(answers(&kernels), [(1, eio), (2, eio), (6, eio), (7, 0)]);
         server.close().unwrap();
     }
@@ -341,7 +341,7 @@ mod tests {
     fn an_init_that_says_nothing_ends_the_mount() {
         let (server, kernels) = server();
         ask(&kernels, op::INIT, 1, 40, 40);
-        assert!(server.shake_hands(WISHES).is_err());
+        assert!(server.shake_hands(FEATURES).is_err());
         server.close().unwrap();
     }
 

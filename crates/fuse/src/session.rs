@@ -1,10 +1,16 @@
 //! A mount, from FUSE_INIT until its volume is closed.
+//!
+//! Invariant: a mount that could not begin, or whose serving failed, is aborted, unmounted and
+//! closed. Otherwise programs would wait for it for ever.
+//!
+//! Hazard: the volume closes after the mount has gone from the table. A program that opens it at
+//! once may find it locked for a moment.
 
 use crate::bdi::CacheRule;
 use crate::broker::Broker;
 use crate::error::{MountError, SessionError};
 use crate::filesystem::Filesystem;
-use crate::init::Wishes;
+use crate::init::WantedFeatures;
 use crate::monitor::{Link, Monitor};
 use crate::mountpoint::{self, Mounted, NewMount};
 use crate::options::MountOptions;
@@ -78,7 +84,7 @@ impl Session {
         mount: impl FnOnce() -> Result<NewMount, MountError>,
     ) -> Result<Self, SessionError> {
         let time_gran = time_gran(&volume);
-        let wishes = Wishes { acl: options.acl(), no_open: options.no_open, time_gran };
+        let features = WantedFeatures { acl: options.acl(), no_open: options.no_open, time_gran };
         let following = Following::new(options.follow, broker.clone());
         let mut filesystem = Filesystem::new(volume, options, broker)?;
         let NewMount { connection, mounted, bdi } = match mount() {
@@ -90,7 +96,7 @@ impl Session {
         };
         filesystem.mounted_as(mounted.device());
         let server = Server::new(connection, filesystem, Workers::new(options.threads, following));
-        match server.shake_hands(wishes) {
+        match server.shake_hands(features) {
             Ok(()) => {
                 // Only now: the kernel's own values come with the first word.
                 bdi.set(CacheRule::Roomy);

@@ -36,7 +36,7 @@ impl<'j> Alone<'j> {
         Ok(Handle::new(self.journal, core.gate.enter_closed(credits), credits))
     }
 
-    /// Makes the changes of the handles since the last commit durable. They are not home yet.
+    /// Makes the changes of the handles since the last commit durable. They are not in place yet.
     ///
     /// # Errors
     /// The failure that aborts the journal.
@@ -141,7 +141,7 @@ mod tests {
     }
 
     /// Writers count in blocks of their own. While one thread works alone, no count moves, and all
-    /// of them are home; what it changes is home when the next handle starts.
+    /// of them are in place; what it changes is in place when the next handle starts.
     #[test]
     fn no_handle_is_open_beside_the_worker() {
         for threads in [false, true] {

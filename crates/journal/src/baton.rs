@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gathers_is_told_when_all_are_here() {
+    fn a_leader_that_gathers_is_told_when_all_are_here() {
         model(|| {
             let work = Arc::new(Work::default());
             // As if two had taken part before.
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_pass_is_woken_by_one() {
+    fn a_waiter_for_a_pass_is_woken_by_one() {
         model(|| {
             let work = Arc::new(Work::default());
             let other = {

@@ -95,7 +95,7 @@ pub enum JournalError {
         tid: Tid,
         /// The copy's block of the log.
         log_block: u32,
-        /// The copy's home.
+        /// The block that the copy is of.
         block: u64,
     },
     /// A copy in the log that belongs outside of the volume, or into the log itself.
@@ -105,7 +105,7 @@ pub enum JournalError {
     TagTarget {
         /// The transaction.
         tid: Tid,
-        /// The home in the tag.
+        /// The block in the tag.
         block: u64,
         /// Blocks of the volume.
         blocks: u64,

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_reaches_all_who_were_not_covered_and_stays() {
+    fn a_failure_reaches_all_threads_that_were_not_covered_and_stays() {
         model(|| {
             let shared = Arc::new(SharedFlush::default());
             shared.wait_with(shared.ticket(), false, || Ok(())).unwrap();

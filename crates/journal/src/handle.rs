@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 /// An operation's part of the running transaction. Its changes become durable as a whole.
 ///
-/// A thread has at most one handle at a time, holds it only briefly, never across data I/O, a
-/// commit or a namespace lock, and asks for its credits before it takes the lock of any buffer.
+/// A thread has at most one handle at a time, and holds it only briefly: never across data I/O, a
+/// commit or a namespace lock. It asks for its credits before it takes the lock of any buffer.
 /// Guards borrow the handle, so it cannot stop or restart while a block is being changed.
 ///
 /// An operation that fails half way must undo its changes, or [abort](Journal::abort) the journal:

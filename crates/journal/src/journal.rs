@@ -166,8 +166,8 @@ impl Journal {
     }
 
     /// Runs `work` while no handle of another thread is open, none can start, and every committed
-    /// block is home: `work` may read a consistent volume block by block, and change it in
-    /// transactions of its own ([`Alone`]). They are home too before the next handle starts.
+    /// block is in place: `work` may read a consistent volume block by block, and change it in
+    /// transactions of its own ([`Alone`]). They are in place too before the next handle starts.
     /// Threads that start a handle or request a commit meanwhile wait.
     ///
     /// The caller may not hold a handle, nor anything that another thread needs to end its own.

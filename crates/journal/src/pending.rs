@@ -95,7 +95,7 @@ impl Handle<'_> {
     /// Ties data in flight to this handle's transaction: its commit waits for the data before it
     /// flushes the device and writes the commit block. After a [`restart`](Self::restart) the
     /// caller must tie the data again if later changes depend on it. Without a log, the changes are
-    /// not written home before the data is durable.
+    /// not written in place before the data is durable.
     ///
     /// # Errors
     /// A handle that has ended.

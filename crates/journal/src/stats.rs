@@ -25,7 +25,7 @@ pub struct Stats {
     pub revokes: u64,
     /// Checkpoints.
     pub checkpoints: u64,
-    /// Blocks that checkpoints wrote home.
+    /// Blocks that checkpoints wrote in place.
     pub blocks_checkpointed: u64,
     /// Metadata blocks read from the device.
     pub blocks_read: u64,
@@ -81,7 +81,7 @@ pub struct Times {
     pub flush: Snapshot,
     /// Fifth: the commit block and the flush that makes it durable.
     pub commit_block: Snapshot,
-    /// A checkpoint, from the first home write to the new tail.
+    /// A checkpoint, from the first write in place to the new tail.
     pub checkpoint: Snapshot,
 }
 

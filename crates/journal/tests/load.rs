@@ -161,7 +161,7 @@ fn unused_credits_come_back_without_a_commit() {
 }
 
 #[test]
-fn who_asks_for_much_is_not_overtaken_for_ever() {
+fn a_large_request_is_not_overtaken_for_ever() {
     in_time("overtaken", || {
         let device = MemDevice::new(size(1024, 1024) as usize);
         prepare(&device, 1024, 1024);

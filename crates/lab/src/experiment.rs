@@ -33,7 +33,7 @@ pub struct Case {
     pub axis: &'static str,
     /// Where contenders are run.
     pub points: Vec<u64>,
-    /// What each run gives, in the order of [`Shot::values`].
+    /// What each run gives, in the order of [`Measurement::values`].
     pub metrics: Vec<Metric>,
     /// Bytes of the backing file; none if 0.
     pub backing: u64,
@@ -64,9 +64,9 @@ pub struct Metric {
     pub better: Better,
 }
 
-/// The ground on which contenders are set up.
+/// What contenders are set up on.
 #[derive(Debug)]
-pub struct Ground {
+pub struct Setup {
     /// The file that all have in turn, in cases that want one.
     backing: Option<Backing>,
     /// A folder for whatever else is needed, on the disk that is measured.
@@ -75,7 +75,7 @@ pub struct Ground {
     pub memory: PathBuf,
 }
 
-impl Ground {
+impl Setup {
     /// Makes the backing file, if it is to have any bytes.
     ///
     /// # Errors
@@ -98,7 +98,7 @@ impl Ground {
     }
 }
 
-type RigSetUp = Box<dyn Fn(&Ground) -> Outcome<Box<dyn Rig>>>;
+type RigSetUp = Box<dyn Fn(&Setup) -> Outcome<Box<dyn Rig>>>;
 
 /// A contender of a case.
 pub struct Entry {
@@ -114,7 +114,7 @@ pub struct Entry {
 
 impl Entry {
     /// Returns a mode of lanefs.
-    pub fn own(name: &'static str, set_up: impl Fn(&Ground) -> Outcome<Box<dyn Rig>> + 'static) -> Self {
+    pub fn own(name: &'static str, set_up: impl Fn(&Setup) -> Outcome<Box<dyn Rig>> + 'static) -> Self {
         Self { name, device: None, peer: None, set_up: Box::new(set_up) }
     }
 
@@ -122,7 +122,7 @@ impl Entry {
     pub fn peer(
         peer: Peer,
         name: &'static str,
-        set_up: impl Fn(&Ground) -> Outcome<Box<dyn Rig>> + 'static,
+        set_up: impl Fn(&Setup) -> Outcome<Box<dyn Rig>> + 'static,
     ) -> Self {
         Self { peer: Some(peer), ..Self::own(name, set_up) }
     }
@@ -139,7 +139,7 @@ pub trait Rig {
     ///
     /// # Errors
     /// The errors of the system or the volume.
-    fn run(&self, point: u64, time: Duration) -> Outcome<Shot>;
+    fn run(&self, point: u64, time: Duration) -> Outcome<Measurement>;
 
     /// Unmounts or closes.
     ///
@@ -150,7 +150,7 @@ pub trait Rig {
 
 /// The figures of one run.
 #[derive(Debug, Clone, Default)]
-pub struct Shot {
+pub struct Measurement {
     /// In the order of [`Case::metrics`]; `None` where this contender cannot tell.
     pub values: Vec<Option<f64>>,
     /// The counters. The runner fills in series and point.

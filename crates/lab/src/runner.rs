@@ -2,20 +2,20 @@
 //! changes is fair to all.
 
 use crate::answer::answer;
-use crate::experiment::{Case, Entry, Experiment, Ground, Rig, Shot};
+use crate::experiment::{Case, Entry, Experiment, Measurement, Rig, Setup};
 use crate::plan::Plan;
 use crate::results::{CaseResult, Chart, Detail, ExperimentResult, Origin, Point, Series, Verdict};
 use crate::{Outcome, stop};
 
 /// A receiver of the progress of a run.
 pub trait Watch {
-    /// Is called when an experiment begins; it will take `steps` steps.
+    /// Notes that an experiment begins, which takes `steps` steps.
     fn begins(&mut self, name: &str, question: &str, steps: usize);
-    /// Is called when the next step is taken.
+    /// Notes that the next step is taken.
     fn step(&mut self, what: &str);
-    /// Is called when all rounds of a case are over.
+    /// Notes that all rounds of a case are over.
     fn case_done(&mut self, case: &CaseResult);
-    /// Is called when the experiment is over.
+    /// Notes that the experiment is over.
     fn ends(&mut self, result: &ExperimentResult);
 }
 
@@ -84,7 +84,7 @@ fn run_case(
 ) -> Outcome<CaseResult> {
     let own = tempfile::Builder::new().prefix("lanefs-lab").tempdir_in(&plan.dir)?;
     let memory = tempfile::Builder::new().prefix("lanefs-lab").tempdir_in(&plan.memory)?;
-    let ground = Ground::new(plan, own.path().to_owned(), memory.path().to_owned(), case.backing)?;
+    let setup = Setup::new(plan, own.path().to_owned(), memory.path().to_owned(), case.backing)?;
     let mut tallies: Vec<Tally> = case
         .contenders
         .iter()
@@ -102,7 +102,7 @@ fn run_case(
         // than the others.
         for number in (0..count).map(|place| (place + round) % count) {
             let (Some(entry), false) = (case.contenders.get(number), failed[number]) else { continue };
-            if let Err(e) = turn(&case, entry, plan, &ground, &mut tallies[number], watch) {
+            if let Err(e) = turn(&case, entry, plan, &setup, &mut tallies[number], watch) {
                 // A peer that was stopped has not failed.
                 stop::check()?;
                 if entry.peer.is_none() {
@@ -125,7 +125,7 @@ fn turn(
     case: &Case,
     entry: &Entry,
     plan: &Plan,
-    ground: &Ground,
+    setup: &Setup,
     tally: &mut Tally,
     watch: &mut dyn Watch,
 ) -> Outcome<()> {
@@ -136,12 +136,12 @@ fn turn(
         let ready = match rig.take() {
             Some(ready) => ready,
             None => {
-                let new = (entry.set_up)(ground)?;
+                let new = (entry.set_up)(setup)?;
                 new.run(at, plan.warm_up)?;
                 new
             }
         };
-        let Shot { values, detail } = ready.run(at, plan.time * case.patience)?;
+        let Measurement { values, detail } = ready.run(at, plan.time * case.patience)?;
         for (samples, value) in tally.samples.iter_mut().zip(values) {
             samples[number].extend(value.filter(|v| v.is_finite()));
         }

@@ -25,7 +25,7 @@ impl Simulated {
     /// An image of a Ceph cluster.
     pub const RBD: Self = Self { name: "rbd", title: "Ceph RBD image", pace: Pace::RBD, patience: 2 };
     /// A rotating disk.
-    pub const DISK: Self = Self { name: "disk", title: "disk that turns", pace: Pace::DISK, patience: 8 };
+    pub const DISK: Self = Self { name: "disk", title: "hard disk", pace: Pace::DISK, patience: 8 };
 
     /// All there are.
     pub const ALL: [Self; 4] = [Self::NVME, Self::CLOUD, Self::RBD, Self::DISK];

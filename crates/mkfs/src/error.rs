@@ -33,7 +33,7 @@ pub enum MkfsError {
     TooManyInodes { inodes: u64, inode_size: u16, blocks: u64 },
     #[error("{0} percent of blocks to reserve: must be between 0 and 50")]
     ReservedPercent(f64),
-    #[error("root directory of user {uid} and group {gid}: 4294967295 is nobody's number")]
+    #[error("root directory of user {uid} and group {gid}: 4294967295 stands for no user")]
     Owner { uid: u32, gid: u32 },
     #[error("mmp_update_interval of {seconds} s: at most {max}")]
     MmpInterval { seconds: u16, max: u16 },
@@ -53,12 +53,12 @@ pub enum MkfsError {
     NoSpace(&'static str),
     #[error("{0}: not a size (a number, then nothing or one of K, M, G, T, P)")]
     Size(String),
-    #[error("{0}: not a usage type")]
+    #[error("{0}: not a usage type (floppy, small, default, big, huge, news, largefile, largefile4)")]
     Usage(String),
-    #[error("planned a volume that is none: {0}")]
+    #[error("planned an invalid volume, a defect of lanefs to report: {0}")]
     Format(#[from] FormatError),
-    #[error("planned an extent tree that is none: {0}")]
+    #[error("planned an invalid extent tree, a defect of lanefs to report: {0}")]
     Extent(#[from] ExtentError),
-    #[error("planned a directory that is none: {0}")]
+    #[error("planned an invalid directory, a defect of lanefs to report: {0}")]
     Dirent(#[from] DirentError),
 }

@@ -127,6 +127,16 @@ macro_rules! guard {
             ///
             /// # Errors
             /// [`NotAPart`] if `part` is not inside the held range, which stays as it is.
+            ///
+            /// # Examples
+            /// ```
+            /// # use lanefs_rangelock::{Range, RangeLock};
+            /// let lock = RangeLock::new();
+            /// let mut guard = lock.write(Range::new(0, 100)?);
+            /// guard.shrink(Range::new(40, 100)?)?;
+            /// assert!(lock.try_write(Range::new(0, 40)?).is_some());
+            /// # Ok::<(), Box<dyn std::error::Error>>(())
+            /// ```
             pub fn shrink(&mut self, part: Range) -> Result<(), NotAPart> {
                 self.0.shrink(part)
             }

@@ -151,6 +151,16 @@ impl RangeLock {
     /// Locks `range` for reading without blocking.
     ///
     /// Returns `None` if a writer holds or waits for a part of it.
+    ///
+    /// # Examples
+    /// ```
+    /// # use lanefs_rangelock::{Range, RangeLock};
+    /// let lock = RangeLock::new();
+    /// let reader = lock.read(Range::new(0, 100)?);
+    /// assert!(lock.try_read(Range::new(50, 150)?).is_some());
+    /// # drop(reader);
+    /// # Ok::<(), lanefs_rangelock::RangeError>(())
+    /// ```
     pub fn try_read(&self, range: Range) -> Option<ReadGuard<'_>> {
         self.read_now(range).or_else(|| self.try_acquire(Claim { range, mode: Mode::Read }).map(ReadGuard))
     }
@@ -158,6 +168,17 @@ impl RangeLock {
     /// Locks `range` for writing without blocking.
     ///
     /// Returns `None` if another request holds or waits for a part of it.
+    ///
+    /// # Examples
+    /// ```
+    /// # use lanefs_rangelock::{Range, RangeLock};
+    /// let lock = RangeLock::new();
+    /// let reader = lock.read(Range::new(0, 100)?);
+    /// assert!(lock.try_write(Range::new(99, 150)?).is_none());
+    /// assert!(lock.try_write(Range::new(100, 150)?).is_some());
+    /// # drop(reader);
+    /// # Ok::<(), lanefs_rangelock::RangeError>(())
+    /// ```
     pub fn try_write(&self, range: Range) -> Option<WriteGuard<'_>> {
         self.try_acquire(Claim { range, mode: Mode::Write }).map(WriteGuard)
     }
@@ -229,6 +250,18 @@ impl RangeLock {
     /// Locks several ranges as [`lock_many`](Self::lock_many) does, but without blocking.
     ///
     /// Returns `None`, with none of them locked, if any has a conflicting holder or waiter.
+    ///
+    /// # Examples
+    /// ```
+    /// # use lanefs_rangelock::{Mode, Range, RangeLock};
+    /// let lock = RangeLock::new();
+    /// let (from, to) = (Range::with_len(0, 512)?, Range::with_len(8192, 512)?);
+    /// let reader = lock.read(to);
+    /// assert!(lock.try_lock_many(&[(from, Mode::Read), (to, Mode::Write)]).is_none());
+    /// assert!(lock.try_lock_many(&[(from, Mode::Write), (to, Mode::Read)]).is_some());
+    /// # drop(reader);
+    /// # Ok::<(), lanefs_rangelock::RangeError>(())
+    /// ```
     pub fn try_lock_many(&self, ranges: &[(Range, Mode)]) -> Option<ManyGuard<'_>> {
         let claims = claims(ranges);
         match self.admit(&claims, false) {

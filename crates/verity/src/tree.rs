@@ -4,7 +4,7 @@
 //! - The superblock is written last, behind a flush of the tree: where there is one, there is a
 //!   tree.
 //! - A level is compared only when all above it agree, so that what a block is compared with is
-//!   what the root hash vouches for.
+//!   what the root hash authenticates.
 
 use crate::error::{Result, VerityError};
 use crate::hash::Salted;

@@ -10,8 +10,8 @@
 //! metadata must be an error or harmless.
 
 use super::explore::{Count, Explore, Finding, PANIC, e2fsck_image, recover, unwinding};
+use super::failed_calls::{Device, FailedCalls};
 use super::fault::{Fault, Phase};
-use super::hurt::{Device, Hurt};
 use super::model::byte;
 use super::observed::Observed;
 use super::oracle::judge;
@@ -312,20 +312,20 @@ fn attempt(case: &Case, fault: Fault) -> Attempt {
     let device = device(case.setting, case.setting.start().image.clone(), fault);
     let mut opening = [0; 4];
     let run = unwinding(|| {
-        let hurt = Hurt { device: Arc::clone(&device), fault, aborted: false, failed: None };
+        let failures = FailedCalls { device: Arc::clone(&device), fault, aborted: false, failed: None };
         let below = Arc::clone(device.inner());
         let opened = Runner::open(case.setting, options(case.setting), Arc::clone(&device) as _, below);
         opening = calls(&device);
         match opened {
             Ok(mut runner) => {
-                runner.hurt = Some(hurt);
+                runner.failures = Some(failures);
                 runner.sweep_if_pressed()?;
                 runner.steps(&case.workload)?;
                 runner.end_hurt()
             }
             Err(e) => {
-                hurt.check_error("open", &e)?;
-                drop(hurt);
+                failures.check_error("open", &e)?;
+                drop(failures);
                 check_released(&device)?;
                 Ok(nothing_done(case.setting, &device))
             }
@@ -366,13 +366,13 @@ fn run_recovery(
     fault: Fault,
     look: impl FnOnce(Observed) -> Result<(), String>,
 ) -> Result<(), String> {
-    let hurt = Hurt { device: Arc::clone(device), fault, aborted: false, failed: None };
-    let loud = || hurt.has_failed() && fault.is_loud();
+    let failures = FailedCalls { device: Arc::clone(device), fault, aborted: false, failed: None };
+    let loud = || failures.has_failed() && fault.is_loud();
     let ended = match setting.recovery().open_device(Arc::clone(device) as _) {
-        Err(e) => hurt.check_error("open", &e),
+        Err(e) => failures.check_error("open", &e),
         Ok(_) if loud() => Err("open: Ok, and a write or flush has failed".into()),
         Ok(volume) => {
-            if hurt.has_failed() {
+            if failures.has_failed() {
                 device.pause(true);
                 let looked = Observed::of(&volume).and_then(look);
                 device.pause(false);
@@ -381,11 +381,11 @@ fn run_recovery(
             match volume.close() {
                 Ok(()) if loud() => Err("close: Ok, and a write or flush has failed".into()),
                 Ok(()) => Ok(()),
-                Err(e) => hurt.check_error("close", &e),
+                Err(e) => failures.check_error("close", &e),
             }
         }
     };
-    drop(hurt);
+    drop(failures);
     ended.and_then(|()| check_released(device))
 }
 

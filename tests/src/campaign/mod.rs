@@ -10,17 +10,19 @@
 //! The fault campaign beside it ([`FaultExplorer`]) runs the same cases, and fails one call of the
 //! device in each run.
 
+mod calls;
 mod distinct;
 mod enumerate;
 mod explore;
+mod failed_calls;
 mod fault;
 mod faults;
-mod hands;
-mod hurt;
 mod minimise;
 mod model;
+mod model_run;
 mod observed;
 mod oracle;
+mod parallel;
 mod progress;
 mod recoveries;
 mod run;
@@ -30,8 +32,6 @@ mod seeds;
 mod setting;
 mod stale;
 mod step;
-mod story;
-mod team;
 mod volume;
 mod workload;
 
@@ -41,9 +41,9 @@ pub use explore::{Count, Depth, Explore, Explorer, Finding};
 pub use fault::Fault;
 pub use faults::{FaultDepth, FaultExplorer};
 pub use minimise::minimise;
+pub use parallel::{Outcome, explore_all};
 pub use progress::{Began, Progress};
 pub use seeds::{fault_seeds, seeds, seeds_file};
 pub use setting::{Setting, setting, settings};
 pub use step::{Flag, Slot, Step, Way};
-pub use team::{Outcome, explore_all};
 pub use workload::{Case, Workload};

@@ -1,14 +1,14 @@
 //! Runs a workload on a recording device and on its model, and records each promise of durability
 //! with its time.
 
+use super::calls::{Files, carry_out, check_slices};
 use super::explore::check_no_orphans;
-use super::hands::{Files, carry_out, check_slices};
-use super::hurt::Hurt;
+use super::failed_calls::FailedCalls;
 use super::model::{Change, Id, Model, Names};
+use super::model_run::ModelRun;
 use super::observed::Observed;
 use super::setting::Setting;
 use super::step::{Flag, Step, Way};
-use super::story::Story;
 use super::volume::POKED;
 use super::workload::{Case, Workload};
 use crate::{Poker, PokingDevice, Tracked, memory_dir};
@@ -53,13 +53,13 @@ pub(super) struct Runner<'c> {
     pub(super) setting: &'c Setting,
     pub(super) device: Arc<RecordingDevice>,
     pub(super) volume: Volume,
-    pub(super) story: Story,
+    pub(super) run_model: ModelRun,
     pub(super) files: Files,
     pub(super) promises: Vec<(usize, Promise)>,
     /// Commits before writes, for as long as it is there.
     poker: Option<Poker>,
     /// The device above `device`, where calls are made to fail.
-    pub(super) hurt: Option<Hurt>,
+    pub(super) failures: Option<FailedCalls>,
 }
 
 /// Runs a case from its first step to its last, closes the volume, and holds it against the model.
@@ -151,11 +151,11 @@ impl<'c> Runner<'c> {
             setting,
             device,
             volume,
-            story: Story::new(setting.start()),
+            run_model: ModelRun::new(setting.start()),
             files: Files::new(),
             promises: Vec::new(),
             poker: None,
-            hurt: None,
+            failures: None,
         };
         runner.open_named()?;
         settle(&runner.volume, &runner.files)?;
@@ -189,7 +189,7 @@ impl<'c> Runner<'c> {
         if *step == Step::Sweep {
             self.close_named();
         }
-        let mut after = self.story.model.clone();
+        let mut after = self.run_model.model.clone();
         let expected = after.apply(i, step);
         let done = carry_out(&self.volume, &self.files, i, step).map(|made| self.files.extend(made));
         if *step == Step::Sweep {
@@ -198,9 +198,9 @@ impl<'c> Runner<'c> {
         match (done, expected) {
             (Ok(()), Some(effect)) => {
                 self.check_may_change(step)?;
-                self.story.model = after;
-                self.story.record(i, step, effect);
-                for promise in self.story.promises(self.last_known(i), step) {
+                self.run_model.model = after;
+                self.run_model.record(i, step, effect);
+                for promise in self.run_model.promises(self.last_known(i), step) {
                     self.promise(promise);
                 }
             }
@@ -216,7 +216,7 @@ impl<'c> Runner<'c> {
             }
             (Err(e), Some(effect)) => self.bear_failure(i, step, after, &effect, &e)?,
         }
-        self.story.end_step();
+        self.run_model.end_step();
         if *step == Step::Sync {
             self.check_committed()?;
         }
@@ -243,10 +243,10 @@ impl<'c> Runner<'c> {
     /// by a flag of an inode, or for want of extents. Bytes that a cache took are never refused by
     /// a flag.
     fn may_refuse(&self, step: &Step, e: &Error) -> bool {
-        let inodes = &self.story.model.names.inodes;
+        let inodes = &self.run_model.model.names.inodes;
         let is_late = matches!(step, Step::Write { way: Way::Late, .. });
         match e.kind() {
-            Error::NoSpace => self.hurt.is_some() || self.setting.shape().free.is_some(),
+            Error::NoSpace => self.failures.is_some() || self.setting.shape().free.is_some(),
             Error::NotPermitted(_) => {
                 let protects = |flag| matches!(flag, &Flag::Append | &Flag::Immutable);
                 !is_late && inodes.iter().any(|inode| inode.flags.iter().any(protects))
@@ -286,10 +286,10 @@ impl<'c> Runner<'c> {
         e: &Error,
     ) -> Result<(), String> {
         let id = change.file;
-        let slot = self.story.model.slots.iter().find(|(_, at)| **at == id).map(|(slot, _)| *slot);
+        let slot = self.run_model.model.slots.iter().find(|(_, at)| **at == id).map(|(slot, _)| *slot);
         let file = slot.and_then(|slot| self.files.get(&slot)).ok_or("no file")?;
         let now = read(file).map_err(|e| e.to_string())?;
-        let old = self.story.model.contents.get(&id).cloned().unwrap_or_default();
+        let old = self.run_model.model.contents.get(&id).cloned().unwrap_or_default();
         let shown = |now: &[u8], other: &[u8], at: usize| now.get(at) == other.get(at);
         let part = (0..now.len()).all(|at| {
             shown(&now, &old, at) || shown(&now, &change.content, at) || at >= old.len() && now[at] == 0
@@ -300,8 +300,8 @@ impl<'c> Runner<'c> {
                 "errno {errno}, and the file holds neither what it held nor what was written"
             ));
         }
-        self.story.model.contents.insert(id, now.clone());
-        if let Some(file) = self.story.contents.get_mut(&id) {
+        self.run_model.model.contents.insert(id, now.clone());
+        if let Some(file) = self.run_model.contents.get_mut(&id) {
             file.record(i, format!("{step}: {e}"), now);
         }
         Ok(())
@@ -309,7 +309,7 @@ impl<'c> Runner<'c> {
 
     /// Closes the files that have a name: a sweep evicts their inodes.
     fn close_named(&mut self) {
-        let Model { slots, names, .. } = &self.story.model;
+        let Model { slots, names, .. } = &self.run_model.model;
         self.files.retain(|slot, _| slots.get(slot).is_none_or(|id| names.path_of(*id).is_none()));
     }
 
@@ -318,8 +318,8 @@ impl<'c> Runner<'c> {
     /// # Errors
     /// The errors of opening.
     pub(super) fn open_named(&mut self) -> lanefs::Result<()> {
-        for (slot, id) in self.story.model.slots.clone() {
-            if let Some(path) = self.story.model.names.path_of(id)
+        for (slot, id) in self.run_model.model.slots.clone() {
+            if let Some(path) = self.run_model.model.names.path_of(id)
                 && !self.files.contains_key(&slot)
             {
                 let file = self.volume.open_options().read(true).write(true).open(path)?;
@@ -340,8 +340,8 @@ impl<'c> Runner<'c> {
         }
         self.files.clear();
         self.volume.close().map_err(|e| format!("close: {e}"))?;
-        let last = self.story.names.len() - 1;
-        let all = self.story.contents.keys().map(|&id| Promise::Content(id, last));
+        let last = self.run_model.names.len() - 1;
+        let all = self.run_model.contents.keys().map(|&id| Promise::Content(id, last));
         for promise in all.chain([Promise::Names(last)]) {
             self.promises.push((self.device.mark(""), promise));
         }
@@ -352,9 +352,9 @@ impl<'c> Runner<'c> {
         let again = self.setting.recovery().open_device(device).map_err(|e| format!("open again: {e}"))?;
         let observed = Observed::of(&again)?;
         let accounted = observed.check_accounts(&self.setting.start().observed);
-        let same = compare(&observed, &self.story.model).and(accounted);
+        let same = compare(&observed, &self.run_model.model).and(accounted);
         same.map_err(|said| format!("opened again: {said}"))?;
-        let Self { story: Story { names, contents, .. }, promises, .. } = self;
+        let Self { run_model: ModelRun { names, contents, .. }, promises, .. } = self;
         Ok(Run { log, names, contents, promises, closed, aborted: false })
     }
 
@@ -363,20 +363,22 @@ impl<'c> Runner<'c> {
     /// # Errors
     /// The first difference.
     pub(super) fn check_open(&self) -> Result<(), String> {
-        compare(&Observed::of(&self.volume)?, &self.story.model).map_err(|said| format!("open: {said}"))?;
-        for (slot, id) in &self.story.model.slots {
+        compare(&Observed::of(&self.volume)?, &self.run_model.model)
+            .map_err(|said| format!("open: {said}"))?;
+        for (slot, id) in &self.run_model.model.slots {
             let Some(file) = self.files.get(slot) else {
                 // It was closed by a sweep, its open has failed, and then its name went.
-                match self.story.model.names.path_of(*id) {
+                match self.run_model.model.names.path_of(*id) {
                     Some(_) => return Err(format!("{slot}: it is not open")),
                     None => continue,
                 }
             };
             let found = read(file).map_err(|e| format!("{slot}: {e}"))?;
-            if Some(&found) != self.story.model.contents.get(id) {
+            if Some(&found) != self.run_model.model.contents.get(id) {
                 return Err(format!("the open file {slot} holds {} other bytes", found.len()));
             }
-            check_slices(file, &found, self.story.model.block).map_err(|said| format!("{slot}: {said}"))?;
+            check_slices(file, &found, self.run_model.model.block)
+                .map_err(|said| format!("{slot}: {said}"))?;
         }
         Ok(())
     }

@@ -212,7 +212,7 @@ fn an_open_volume_does_not_get_any_size() {
     let dir = memory_dir();
     let path = dir.path().join("v");
     let digest = make(&path, 64 << 20, &["-t", "ext4", "-b", "4096"]);
-    let refused = |volume: &Volume, size: u64| match volume.grow(size) {
+    let refused = |volume: &Volume, size: u64| match volume.grow(size).map_err(Error::into_kind) {
         Err(Error::Resize(e)) => e,
         other => panic!("{other:?}"),
     };
@@ -227,7 +227,7 @@ fn an_open_volume_does_not_get_any_size() {
     volume.close().unwrap();
     judge(&path, digest, "refused");
     let volume = Volume::open_read_only(&path).unwrap();
-    assert!(matches!(volume.grow(200 << 20), Err(Error::ReadOnly)));
+    assert!(matches!(volume.grow(200 << 20).map_err(Error::into_kind), Err(Error::ReadOnly)));
     drop(volume);
     lanefs_tests::debugfs_write(&path, "ssv state 3");
     let volume = Volume::open(&path).unwrap();

@@ -30,7 +30,7 @@ const SPARE: usize = 8;
 /// Bytes of a write from which on it is content, which does not change again: writeback begins.
 const CONTENT: usize = 128 << 10;
 
-/// See the head of the file.
+/// A device that writes behind.
 #[derive(Debug)]
 pub(super) struct WriteBehind {
     shared: Arc<Shared>,
@@ -315,7 +315,7 @@ impl Drop for WriteBehind {
         self.shared.lock().ended = true;
         self.shared.filled.notify_all();
         if let Some(thread) = self.thread.take() {
-            // It does not panic, and its failures were told by the flush.
+            // It does not panic, and the flush has reported its failures.
             let _ = thread.join();
         }
     }

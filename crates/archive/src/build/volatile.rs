@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Debug)]
 pub(super) struct Volatile {
     below: Arc<dyn BlockDevice>,
-    /// Its content is of no worth any more: it is not written.
+    /// The volume was abandoned: writes are dropped.
     abandoned: AtomicBool,
 }
 
@@ -16,7 +16,7 @@ impl Volatile {
         Self { below, abandoned: AtomicBool::new(false) }
     }
 
-    /// Leaves away all writes from now on.
+    /// Drops all writes from now on.
     pub(super) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Relaxed);
     }

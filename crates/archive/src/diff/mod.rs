@@ -145,7 +145,7 @@ impl Diff<'_> {
                     self.differs(&path, Change::Added(new.metadata().file_type()))?;
                     continue;
                 }
-                // Both volumes are open for reading, or nobody else has them.
+                // Both volumes are open for reading, or no other program has them open.
                 [None, None] => continue,
             };
             let own = pair.level.dirs.iter().flatten().all(|dir| is_lost_found(dir, &pair.name));

@@ -65,7 +65,7 @@ pub(super) struct Config<'a> {
     pub(super) history: Vec<History<'a>>,
 }
 
-/// What a container of the image runs: nothing is said.
+/// The configuration of a container: empty.
 #[derive(Debug, Serialize)]
 pub(super) struct Settings {}
 

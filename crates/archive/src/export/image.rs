@@ -153,8 +153,8 @@ impl<'a> ImageOptions<'a> {
 ///
 /// # Errors
 /// What ended the export early: a directory cannot be read, the target cannot be written, is there
-/// ([`Cause::TargetExists`]), or `events` cancelled. What concerns one name is told by
-/// [`Event::Skipped`], and the export goes on.
+/// ([`Cause::TargetExists`]), or `events` cancelled. [`Event::Skipped`] reports a failure of one
+/// name, and the export goes on.
 ///
 /// # Examples
 /// ```
@@ -216,7 +216,9 @@ pub fn export_image(
 /// platform are not used.
 ///
 /// # Errors
-/// As [`export_image`], and [`Cause::NotAFile`] for a folder as the target.
+/// What ended the export early: a directory cannot be read, the target cannot be written, is there
+/// ([`Cause::TargetExists`]) or is a folder ([`Cause::NotAFile`]), or `events` cancelled.
+/// [`Event::Skipped`] reports a failure of one name, and the export goes on.
 pub fn export_layer(
     volume: &Volume,
     dir: impl AsRef<Path>,

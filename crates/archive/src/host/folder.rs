@@ -1,4 +1,11 @@
 //! A directory of the host, held by a descriptor.
+//!
+//! Invariants:
+//! - A name below is reached through no symbolic link.
+//! - What a name holds is checked ([`guard`]) before it is overwritten.
+//!
+//! Hazard: other users may change the tree meanwhile. [`Folder::beneath_as`] refuses a directory
+//! that took the place of another.
 
 use super::{Error, Identity, Object, Overwrite, Result, guard};
 use rustix::fd::OwnedFd;
@@ -80,7 +87,7 @@ impl Folder {
         &self.object
     }
 
-    /// Gives the directory up as an inode.
+    /// Converts the folder into its inode.
     #[must_use]
     pub fn into_object(self) -> Object {
         self.object
@@ -236,7 +243,7 @@ impl Folder {
         self.remove_file(name)
     }
 
-    /// Runs `make`, once more without what had the name before.
+    /// Runs `make`. If the name exists, removes the entry and runs it again.
     fn afresh<T>(&self, name: &CStr, make: impl Fn() -> Result<T, Errno>) -> Result<T> {
         match make() {
             Err(Errno::EXIST) => {

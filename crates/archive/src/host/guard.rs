@@ -1,4 +1,6 @@
-//! Looks at a file before it is overwritten: a volume is not thrown away by a forgotten slash.
+//! Checks what a file holds before it is overwritten.
+//!
+//! Hazard: `lanefs cp file disk.img` for `disk.img:/` would replace a volume.
 
 use super::{Error, Object, Overwrite, Protected, Result};
 use crate::content::{self, Content};

@@ -104,7 +104,7 @@ impl BufRead for ArchiveStream<'_> {
     }
 }
 
-/// Sends what a decoder gives, until its end, an error, or until nobody takes it.
+/// Sends the output of a decoder until its end, an error, or until the reader has gone.
 fn decode(mut decoder: impl Read, full: &SyncSender<Decoded>, empty: &Receiver<Vec<u8>>) {
     loop {
         let mut piece = empty.try_recv().unwrap_or_default();
@@ -122,7 +122,7 @@ fn decode(mut decoder: impl Read, full: &SyncSender<Decoded>, empty: &Receiver<V
         let ends = len < UNPACKED;
         let sent = len == 0 || full.send(Ok(piece)).is_ok();
         if let (true, Some(e)) = (sent, failed) {
-            // Without a reader nobody is to be told.
+            // Without a reader there is no thread to report to.
             let _ = full.send(Err(e));
         }
         if ends || !sent {

@@ -1,8 +1,8 @@
 //! Checks the layers of an image before anything is written: sizes, digests packed and unpacked,
 //! and that each is an archive from its first byte to its last.
 //!
-//! Half as many layers as there are cores are checked at the same time, each by a thread that
-//! hashes the blob, one that unpacks it, and one that hashes and reads what is unpacked.
+//! Half as many layers as there are cores are checked at the same time, each by three threads: one
+//! hashes the blob, one unpacks it, and one hashes and reads what is unpacked.
 
 use super::archive_stream::ArchiveStream;
 use super::blob::Layer;

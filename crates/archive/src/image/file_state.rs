@@ -6,7 +6,7 @@ use std::fs::Metadata;
 use std::io;
 use std::time::SystemTime;
 
-/// What differs when a file was written or replaced.
+/// The state of a file that changes with each write or replacement.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct FileState {
     len: u64,
@@ -38,7 +38,8 @@ impl FileState {
 }
 
 impl Blob {
-    /// Returns the state of its file now; `None` for a pipe, and for a copy, which nobody else has.
+    /// Returns the state of its file now; `None` for a pipe, and for a copy, which no other process
+    /// has.
     fn state(&self) -> io::Result<Option<FileState>> {
         let meta = match self {
             Self::File(path) => path.metadata()?,

@@ -8,7 +8,7 @@ use crate::member::{Kind, Member};
 use crate::pipe::PIECE;
 use lanefs::{File, Placement};
 
-/// See the head of the file.
+/// The file that data is for.
 pub(super) struct Current {
     pub(super) file: File,
     pub(super) member: Member,

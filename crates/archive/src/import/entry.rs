@@ -22,7 +22,7 @@ pub(super) fn make_new(dir: &Dir, name: &OsStr, member: &Member) -> lanefs::Resu
         dir.mknod(name, file_type, DeviceNumber { major, minor }, attr).map(|_| Made::New)
     };
     match &member.kind {
-        Kind::File { .. } => dir.create_file(name, attr).map(Made::File),
+        Kind::File { .. } => dir.create_new_file(name, attr).map(Made::File),
         Kind::Dir => dir.create_dir(name, attr).map(|_| Made::New),
         Kind::Symlink(target) => {
             let attr = NewAttr { permissions: 0o777, ..attr };

@@ -59,7 +59,7 @@ impl Level {
     }
 }
 
-/// Why a name did not arrive.
+/// The reason why a name was not imported.
 enum Failed {
     /// This name only.
     Name(Error),
@@ -107,7 +107,7 @@ impl<'a> Fill<'a> {
         Ok(())
     }
 
-    /// Returns the names the layer of an error.
+    /// Names the layer in an error.
     fn named(&self, error: Error) -> Error {
         match &self.layer {
             Some(layer) => error.in_layer(&layer.label),
@@ -172,7 +172,7 @@ impl<'a> Fill<'a> {
         }
     }
 
-    /// Sets what had to wait.
+    /// Sets the attributes and times that must be set last.
     pub(super) fn finish(mut self) -> Result<(), Error> {
         self.finish_file()?;
         let unchanged = self.pass.check();
@@ -210,8 +210,8 @@ impl<'a> Fill<'a> {
             return Ok(());
         }
         let dir = match self.dir(dir, false) {
-            // Nothing is below what is no directory. umoci writes such whiteouts for what was in a
-            // directory that became a file or a link.
+            // A name that is no directory has nothing below it. umoci writes such whiteouts for
+            // what was in a directory that became a file or a link.
             Err(lanefs::Error::NotFound | lanefs::Error::NotDir) => return Ok(()),
             found => found.cloned(),
         };

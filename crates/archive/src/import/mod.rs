@@ -145,8 +145,7 @@ impl ImportOptions {
 ///
 /// # Errors
 /// What ended the import early: the source cannot be read, the volume is full or cannot be written,
-/// or `events` cancelled. What concerns one name is told by [`Event::Skipped`], and the import goes
-/// on.
+/// or `events` cancelled. [`Event::Skipped`] reports a failure of one name, and the import goes on.
 ///
 /// # Examples
 /// ```

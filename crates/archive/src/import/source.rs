@@ -1,4 +1,10 @@
 //! Where an import comes from.
+//!
+//! A source is recognised by its content: a folder, a tar archive, an OCI layout, or what
+//! `docker save` wrote.
+//!
+//! Hazard: a build reads its source twice. A stream can be read only once, and a file that changes
+//! between the passes fails the build.
 
 #[cfg(target_os = "linux")]
 use super::folder;
@@ -118,7 +124,8 @@ impl Source {
     /// read front to back. A `choice` of a tag or a platform asks for an image.
     ///
     /// # Errors
-    /// As of [`archive`](Self::archive) and [`image`](Self::image); the copy cannot be written.
+    /// A stream that cannot be read, or that no reader here unpacks; an image without the choice;
+    /// a copy that cannot be written.
     pub fn reader(
         name: impl AsRef<[u8]>,
         stream: impl Read + Send + 'static,

@@ -1,13 +1,15 @@
 //! Tar, read and written as a stream: ustar, GNU and pax.
 //!
-//! Read: long names and links of GNU and pax, numbers in base 256, pax times to the nanosecond,
-//! extended attributes (`SCHILY.xattr.`, `LIBARCHIVE.xattr.`), ACLs as text (`SCHILY.acl.`), sparse
-//! files in the old GNU form and in pax forms 0.0, 0.1 and 1.0. Written: pax, with an extended
-//! header only where ustar cannot say it, sparse files in form 1.0. The output depends on the
-//! members alone, so the same members give the same bytes.
+//! - Read: long names and links of GNU and pax, numbers in base 256, pax times to the nanosecond;
+//!   extended attributes (`SCHILY.xattr.`, `LIBARCHIVE.xattr.`) and ACLs as text (`SCHILY.acl.`);
+//!   sparse files in the old GNU form and in pax forms 0.0, 0.1 and 1.0.
+//! - Written: pax, with an extended header only where ustar cannot say it; sparse files in form
+//!   1.0.
 //!
-//! An archive is not trusted: sizes of headers and maps are bounded, and data is passed through,
-//! not collected.
+//! Invariant: the same members give the same bytes.
+//!
+//! Hazard: an archive is not trusted. Sizes of headers and maps are bounded, and data is passed
+//! through, not collected.
 
 mod error;
 mod header;

@@ -1,4 +1,8 @@
 //! Reads the members of a tar stream.
+//!
+//! Hazard: the archive is not trusted. Headers, names, attributes and maps of sparse files before a
+//! member are bounded; sizes are checked before they are added. The path of a member is given as
+//! the archive has it: the caller refuses what leads elsewhere.
 
 use super::header::{Header, sparse_entries};
 use super::sparse::{self, MapParser};

@@ -1,4 +1,4 @@
-//! `lanefs burst`: files that are durable when they are announced, to pull the plug on.
+//! `lanefs burst`: files that are durable when they are announced, for tests of power loss.
 //!
 //! For `make demo`, and to test durability by hand: kill the process or the machine at any time,
 //! recover, and let `--check` read the files that were announced.

@@ -88,7 +88,7 @@ impl From<Compress> for Compression {
 
 impl Args {
     pub(crate) fn run(mut self, _: &mut Out) -> Res {
-        let (name, path) = inside(&self.source)?;
+        let (name, path) = Location::parse_inside(&self.source).in_volume(&self.source, "/DIR")?;
         volumes::refuse_forgotten_slash(&self.destination)?;
         if matches!(Location::parse(&self.destination), Location::Volume { .. }) {
             let text = format!(
@@ -144,7 +144,7 @@ impl Args {
         let since = match &self.since {
             None => None,
             Some(arg) => {
-                let (name, path) = inside(arg)?;
+                let (name, path) = Location::parse_inside(arg).in_volume(arg, "/DIR")?;
                 Some((volumes.volume(&name, false)?, path, name))
             }
         };
@@ -215,18 +215,6 @@ fn with_both<T>(
     match old {
         None => new.with(|new| Ok(f(new, None))),
         Some(old) => new.with(|new| Ok(old.with(|old| Ok(f(new, Some(old)))))).flatten(),
-    }
-}
-
-/// Returns the volume and the directory that an argument names.
-fn inside(arg: &OsStr) -> Res<(VolumeName, PathBuf)> {
-    match Location::parse_inside(arg) {
-        Location::Volume { volume, path } => Ok((volume, path)),
-        _ => {
-            let text =
-                format!("{} is not inside a volume: write VOLUME:/DIR", quoted(arg.as_encoded_bytes()));
-            Err(Failure::new(text))
-        }
     }
 }
 

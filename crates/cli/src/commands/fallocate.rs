@@ -1,8 +1,7 @@
 //! `lanefs fallocate`: which blocks a file has, with the options of fallocate(1).
 
-use crate::failure::{Failure, OrCannot, Res};
+use crate::failure::{OrCannot, Res};
 use crate::location::Location;
-use crate::quote::quoted;
 use crate::size;
 use crate::volumes::Volumes;
 use lanefs::FallocMode;
@@ -41,10 +40,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self) -> Res {
-        let Location::Volume { volume, path } = Location::parse(&self.path) else {
-            let name = quoted(self.path.as_encoded_bytes());
-            return Err(Failure::new(format!("{name} is not inside a volume: write VOLUME:/path")));
-        };
+        let (volume, path) = Location::parse(&self.path).in_volume(&self.path, "/path")?;
         let mut volumes = Volumes::default();
         let side = volumes.volume(&volume, true)?;
         let mode = self.mode();

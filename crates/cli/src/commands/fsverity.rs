@@ -1,10 +1,10 @@
 //! `lanefs verity enable` and `measure`: hash trees of files (fs-verity).
 
-use crate::failure::{Failure, OrCannot, Res};
+use crate::failure::{OrCannot, Res};
 use crate::hex_bytes::{Bytes, bytes};
 use crate::location::Location;
 use crate::output::Out;
-use crate::quote::{hex, quoted};
+use crate::quote::hex;
 use crate::size;
 use crate::volumes::Volumes;
 use lanefs::{Verity, VerityHash, Volume};
@@ -86,10 +86,7 @@ fn on_file<T>(
     how: (&str, bool),
     work: impl FnOnce(&Volume, &Path) -> lanefs::Result<T>,
 ) -> Res<T> {
-    let Location::Volume { volume, path } = Location::parse(name) else {
-        let name = quoted(name.as_bytes());
-        return Err(Failure::new(format!("{name} is not inside a volume: write VOLUME:/path")));
-    };
+    let (volume, path) = Location::parse(name).in_volume(name, "/path")?;
     let side = volumes.volume(&volume, how.1)?;
     side.with(|v| work(v, &path)).or_cannot(how.0, name.as_bytes())
 }

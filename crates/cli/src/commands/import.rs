@@ -6,7 +6,6 @@ use super::transfer::{TransferReporter, asked, failure};
 use crate::failure::{Failure, Res};
 use crate::location::Location;
 use crate::output::Out;
-use crate::quote::quoted;
 use crate::stats::StatsArg;
 use crate::volumes;
 use lanefs_archive::import;
@@ -46,13 +45,7 @@ impl Args {
             [sources @ .., destination] if !sources.is_empty() => (destination, sources),
             _ => return Err(Failure::new("nothing says where to: write lanefs import SRC VOLUME:/DIR")),
         };
-        let Location::Volume { volume: name, path } = Location::parse_inside(destination) else {
-            let text = format!(
-                "{} is not inside a volume: write VOLUME:/DIR",
-                quoted(destination.as_encoded_bytes())
-            );
-            return Err(Failure::new(text));
-        };
+        let (name, path) = Location::parse_inside(destination).in_volume(destination, "/DIR")?;
         let source = self.from.source(sources)?.map_err(|e| failure(&name, &e))?;
         let options = self.from.options()?;
         // All or nothing is asked for, and a timer would commit at other places each time.

@@ -48,8 +48,8 @@ pub(crate) struct Args {
     /// machine can run
     #[arg(long, value_name = "PEER,...", value_delimiter = ',')]
     peers: Option<Vec<String>>,
-    /// Devices that are played, for the storm: nvme, cloud (a volume of 64k IOPS), disk, or none.
-    /// Without it: cloud
+    /// Simulated devices for the storm: nvme, cloud (a volume of 64k IOPS), rbd (a Ceph image),
+    /// disk, or none. Without it: cloud
     #[arg(long, value_name = "DEVICE,...", value_delimiter = ',')]
     simulate: Option<Vec<String>>,
     /// How often each contender gets its turn
@@ -189,8 +189,9 @@ fn chosen<T: Copy>(names: &[String], what: &str, all: &[T], name_of: fn(&T) -> &
 
 fn failed(e: Box<dyn std::error::Error + Send + Sync>) -> Failure {
     match stop::asked() {
-        Some(signal) => Failure::new("lab: stopped early; nothing is left behind").code(signal as u8),
-        None => Failure::new(format!("lab: {e}")),
+        Some(signal) => Failure::new("cannot finish the lab: stopped by a signal; nothing is left behind")
+            .code(signal as u8),
+        None => Failure::new(format!("cannot finish the lab: {e}")),
     }
 }
 

@@ -21,7 +21,7 @@ impl Args {
     pub(crate) fn run(self, out: &mut Out) -> Res {
         let name = whole_volume(&self.volume);
         let Some(label) = self.label else {
-            // As it is on the medium, so that a volume in use tells it too.
+            // Read from the medium, so that a volume in use shows its label too.
             let superblock = volumes::read_superblock(&*volumes::unlocked_device(&name)?, &name)?;
             let label = out.name(superblock.label());
             return Ok(out.write_all(&[label.as_slice(), b"\n"].concat())?);

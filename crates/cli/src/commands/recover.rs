@@ -28,7 +28,7 @@ struct Report {
     /// Whether the volume had been left without being closed.
     needed: bool,
     transactions: u32,
-    /// Blocks written home from the journal.
+    /// Blocks written in place from the journal.
     blocks: u64,
     /// Old copies that revoke records kept from being written.
     revoked: u64,

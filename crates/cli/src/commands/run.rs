@@ -143,12 +143,12 @@ impl Args {
     /// program; `None` if the server ended first.
     fn in_pids(&self, server: u32, hosts: &[PathBuf], forwarder: &Forwarder) -> Res<Option<u8>> {
         unshare(UnshareFlags::NEWPID).map_err(|e| forbidden("a PID namespace", e))?;
-        let own = number_in_proc("Pid:").ok_or_else(|| Failure::new("cannot read /proc"))?;
+        let own = number_in_proc("Pid:").ok_or_else(|| unfound("this process"))?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("lanefs").arg("run").arg(format!("--init={own}"));
         hosts.iter().for_each(|host| _ = command.arg("--host").arg(host));
         let init = command.args(std::env::args_os().skip(2)).spawn().or_cannot("start", "lanefs")?;
-        let init = pid_of(init.id()).ok_or_else(|| Failure::new("a process has no number"))?;
+        let init = pid_of(init.id()).ok_or_else(|| unfound("the first process of the namespace"))?;
         signals::until_heard(init);
         forwarder.pass_to(init);
         let mut served = true;
@@ -247,6 +247,11 @@ fn forbidden(what: &str, e: impl Into<Cause>) -> Failure {
             format!("sysctl -w {setting} allows it, by root")
         });
     Failure::new(format!("cannot make {what}: {}; {advice}", e.into())).code(FAILED)
+}
+
+/// Says that /proc does not show a process: it is of another PID namespace, or not mounted.
+fn unfound(process: &str) -> Failure {
+    Failure::new(format!("cannot find {process} in /proc: mount a /proc of this PID namespace")).code(FAILED)
 }
 
 fn pid_of(number: u32) -> Option<Pid> {

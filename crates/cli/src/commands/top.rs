@@ -144,7 +144,10 @@ fn look(socket: &Path) -> Res<Option<(Sample, String)>> {
     match Sample::take(socket) {
         Ok(sample) => Ok(Some(sample)),
         Err(Refusal::Gone) => Ok(None),
-        Err(e) => Err(Failure::new(format!("cannot look at the mount: {e}"))),
+        Err(e) => {
+            let socket = quoted(socket.as_os_str().as_bytes());
+            Err(Failure::new(format!("cannot ask the server of the mount at {socket}: {e}")))
+        }
     }
 }
 
@@ -173,7 +176,7 @@ impl<'a> Wanted<'a> {
                 format!("the server of {name} does not answer")
             } else {
                 format!(
-                    "nobody serves {name} any more, or another user does; lanefs umount takes a dead mount away"
+                    "no server of this user serves {name}; if the mount is dead, lanefs umount removes it"
                 )
             };
             return Failure::new(text);

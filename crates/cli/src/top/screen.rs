@@ -1,5 +1,4 @@
-//! The terminal while something lives on it: another page, keys as they are pressed, and all as it
-//! was at the end.
+//! Takes over the terminal for `lanefs top`, and restores it at the end.
 
 use crate::watch::Signals;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -120,7 +120,7 @@ impl<'a> View<'a> {
         };
         vec![
             format!(
-                "journal  {} {log}, {} not home yet   commits {}/s   checkpoints {}/s   blocks {}/s",
+                "journal  {} {log}, {} not checkpointed   commits {}/s   checkpoints {}/s   blocks {}/s",
                 bar(level("log_blocks_used"), level("log_blocks")),
                 level("blocks_to_checkpoint"),
                 figure(self.counted("commits")),

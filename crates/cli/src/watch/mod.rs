@@ -1,10 +1,12 @@
 //! A mount as seen from outside: a socket that `lanefs top` asks, and metrics for Prometheus.
 //!
-//! [`WatchServer`] runs one thread beside the threads that serve the kernel. This thread waits for
-//! signals, for the owner of the mount on a socket that no other user can reach ([`place`]), and,
-//! if an option says so, for programs of this machine on a port. No client can make it wait: it
-//! serves all clients in turn, each with a bounded request and for a bounded time ([`client`]). For
-//! `lanefs check` of a volume in use, it holds the device in one committed state ([`hold`]).
+//! [`WatchServer`] runs one thread beside the threads that serve the kernel. It waits for:
+//! - signals;
+//! - the owner of the mount, on a socket that no other user can reach ([`place`]);
+//! - programs of this machine on a port, if an option says so.
+//!
+//! It serves all clients in turn, each with a bounded request and for a bounded time ([`client`]).
+//! For `lanefs check` of a volume in use, it holds the device in one committed state ([`hold`]).
 
 mod answer;
 mod ask;

@@ -86,11 +86,6 @@ impl CachedDevice {
         }
     }
 
-    /// Returns the bytes of this host that the cache takes.
-    pub fn kept_bytes(&self) -> u64 {
-        self.store.allocated()
-    }
-
     /// Looks for the blocks of a read in the cache.
     fn look<'a, 'b>(&self, op: &'a mut ReadOp<'b>) -> Looked<'a, 'b> {
         let touched = blocks_of(op.offset, op.buf.len() as u64);
@@ -248,8 +243,8 @@ impl BlockDevice for CachedDevice {
         self.wrote(done, &[WriteOp { offset, data: &[data] }])
     }
 
-    /// The guard is set when this host has claimed the volume. What was read before is kept only if
-    /// no other host can have written since.
+    /// Passes the guard on. It is set when this host has claimed the volume. What was read before
+    /// is kept only if no other host can have written since.
     fn guard_repeats(&self, guard: RepeatGuard) {
         let now = BaseIdentity::read(&*self.base).ok();
         if self.head.is_unclosed() || now.is_none() || now != self.head.identity() {

@@ -47,7 +47,7 @@ impl CachedDevice {
         dir: &Path,
         size: u64,
     ) -> Result<Arc<dyn BlockDevice>> {
-        let below = crate::stacked::absolute_name(below).unwrap_or_else(|_| below.to_owned());
+        let below = crate::absolute::absolute_name(below).unwrap_or_else(|_| below.to_owned());
         let path = dir.join(file_name(&below));
         let failed = |e: io::Error| {
             let errno = e.raw_os_error().unwrap_or(EIO);

@@ -248,7 +248,7 @@ impl BlockDevice for CowDevice {
         self.top.as_ref().map_or_else(|| self.base.cached(), |top| top.device.cached())
     }
 
-    /// The top is locked by this host, and no other host writes to the base.
+    /// Returns `true`: the top is locked by this host, and no other host writes to the base.
     fn is_private(&self) -> bool {
         true
     }

@@ -21,7 +21,7 @@ impl CowDevice {
     pub fn open(base: &OsStr, top: &Path, options: &FileOptions) -> Result<Self> {
         let below = open_url(base, &options.clone().read_only(true))?;
         let identity = BaseIdentity::read(&*below)?;
-        let base_name = crate::stacked::absolute_name(base).unwrap_or_else(|_| base.to_owned());
+        let base_name = crate::absolute::absolute_name(base).unwrap_or_else(|_| base.to_owned());
         let base_name = base_name.to_string_lossy();
         let file = open_top(top, &below, options)?;
         let top = file.map(|file| Top::open(Arc::new(file), identity, &base_name)).transpose()?;

@@ -21,7 +21,7 @@ impl FileDevice {
             && memory.as_ptr().addr().is_multiple_of(self.align)
     }
 
-    /// Reads; the range lies inside the device.
+    /// Reads a range that lies inside the device.
     pub(super) fn read_direct(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         if self.is_aligned(offset, buf) {
             return self.file.read_exact_at(buf, offset);
@@ -43,7 +43,7 @@ impl FileDevice {
         Ok(())
     }
 
-    /// Writes; the range lies inside the device.
+    /// Writes a range that lies inside the device.
     pub(super) fn write_direct(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         if self.is_aligned(offset, data) {
             return self.file.write_all_at(data, offset);

@@ -3,14 +3,15 @@
 //! The lock is `flock`: it belongs to the open file, so it holds between processes and between two
 //! opens in one process, and goes with the process that dies. Readers share, a writer excludes all.
 //! A writer of a part of the file shares that lock too, and locks its bytes (see `lock_bytes`), as
-//! every reader does.
-//! A writer of a block special file opens it with O_EXCL as well, which the kernel refuses while it
-//! is mounted, and a writer of a regular file looks for a mounted loop device on top of it.
+//! every reader does. A writer of a block special file also opens it with O_EXCL, which the kernel
+//! refuses while it is mounted. A writer of a regular file looks for a mounted loop device on top
+//! of it.
 //!
 //! Hazard: the kernel releases the lock of a killed process a moment after the process has gone, if
 //! io_uring was still at work for it. An opener waits for that.
 
 use super::{Kind, lock_bytes};
+use crate::loop_device::backing;
 use crate::{DeviceError, Op, Result};
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
@@ -237,15 +238,6 @@ fn mounted_loop_device(file: &File) -> Option<String> {
     })
 }
 
-/// Returns the device and inode number of the file behind a loop device: the same by any path.
-pub(crate) fn backing(device: &File) -> Option<(u64, u64)> {
-    let info = loop_info::get(device)?;
-    // As the kernel encodes device numbers in 32 bits.
-    let (major, minor) =
-        ((info.device >> 8) & 0xfff, (info.device & 0xff) | ((info.device >> 12) & 0xf_ff00));
-    Some((rustix::fs::makedev(major as u32, minor as u32), info.inode))
-}
-
 /// How often a claimed device is asked again: another process may claim it for the moment in which
 /// it asks the same.
 const ASKED: usize = 20;
@@ -287,33 +279,6 @@ fn is_known_as_claimed(name: &str, sys: &Path) -> bool {
     let number = std::fs::read_to_string(sys.join("dev")).unwrap_or_default();
     let table = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
     table.lines().any(|line| line.split(' ').nth(2) == Some(number.trim_end()))
-}
-
-mod loop_info {
-    //! The ioctl that asks a loop device.
-    #![allow(unsafe_code, reason = "rustix has no such call")]
-
-    use std::fs::File;
-    use std::os::fd::AsRawFd;
-
-    /// `struct loop_info64`.
-    #[repr(C)]
-    pub(super) struct LoopInfo {
-        pub(super) device: u64,
-        pub(super) inode: u64,
-        others: [u64; 27],
-    }
-
-    pub(super) fn get(device: &File) -> Option<LoopInfo> {
-        const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;
-        let mut info = LoopInfo { device: 0, inode: 0, others: [0; 27] };
-        // SAFETY: the kernel writes 232 bytes, the size of `LoopInfo`, of which every value is
-        // valid.
-        let done = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, &raw mut info) };
-        (done == 0).then_some(info)
-    }
-
-    const _: () = assert!(size_of::<LoopInfo>() == 232);
 }
 
 #[cfg(test)]

@@ -30,7 +30,6 @@ mod tests;
 pub(crate) use tests::at_next_lock;
 mod vectored;
 
-pub(crate) use lock::backing;
 pub use lock::{claimed_device, lock_holders};
 pub use mounted::{lengthen, resize_mounted};
 #[cfg(not(target_pointer_width = "64"))]
@@ -175,7 +174,7 @@ impl BlockDevice for FileDevice {
         self.size.load(Ordering::Relaxed)
     }
 
-    /// Of a file that is used by direct I/O, whole units count.
+    /// Reads the size again. Of a file that is used by direct I/O, whole units count.
     fn measure(&self) -> Result<u64> {
         let seek = || rustix::fs::seek(&self.file, SeekFrom::End(0));
         let end = retry_on_intr(seek).map_err(|e| DeviceError::new(Op::Open, 0, 0, e.into()))?;

@@ -5,14 +5,13 @@
 //! path may name another file by now, so the file must have the inode number that the loop device
 //! reports.
 
-use super::lock;
+use crate::UNKNOWN_OWNER;
+use crate::loop_device::backing;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The kernel's user id for an owner that cannot be told.
-const UNKNOWN: u32 = 65534;
 /// Devices on top of each other that are looked through.
 const DEEPEST: u32 = 16;
 
@@ -24,7 +23,7 @@ const DEEPEST: u32 = 16;
 pub(super) fn owner(file: &File) -> io::Result<u32> {
     let meta = file.metadata()?;
     match meta.file_type().is_block_device() {
-        true => Ok(behind(file, DEEPEST).unwrap_or(UNKNOWN)),
+        true => Ok(behind(file, DEEPEST).unwrap_or(UNKNOWN_OWNER)),
         false => Ok(meta.uid()),
     }
 }
@@ -37,14 +36,14 @@ fn behind(file: &File, deepest: u32) -> Option<u32> {
     }
     let deeper = deepest.checked_sub(1)?;
     let (major, minor) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
-    let backing = lock::backing(file);
+    let below = backing(file);
     let Ok(sys) = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")) else {
-        return backing.is_none().then_some(0);
+        return below.is_none().then_some(0);
     };
     let disk = if sys.join("partition").exists() { sys.parent()?.to_owned() } else { sys };
     if disk.join("loop").exists() {
         let path = fs::read(disk.join("loop/backing_file")).ok()?;
-        return file_behind(path.trim_ascii_end(), backing?, deeper);
+        return file_behind(path.trim_ascii_end(), below?, deeper);
     }
     let slaves = fs::read_dir(disk.join("slaves")).into_iter().flatten().flatten();
     let owner = |name| behind(&File::open(Path::new("/dev").join(name)).ok()?, deeper);

@@ -286,7 +286,7 @@ fn a_file_without_a_name_is_opened_by_its_descriptor() {
 
 /// Two processes that ask at the same time do not take each other for a mount.
 #[test]
-fn who_asks_for_a_claim_is_none() {
+fn a_question_for_a_claim_is_no_claim() {
     let mut asked = 0;
     let busy_once = || {
         asked += 1;

@@ -1,4 +1,6 @@
 //! Batches: joins adjacent ops to runs, and submits runs to the kernel together where that pays.
+//!
+//! Invariant: a batch transfers all of its bytes, or fails.
 
 use super::piece::{self, MOST_PIECES, Piece, Source, Target};
 use super::{FileDevice, Reads};

@@ -11,7 +11,7 @@ use super::error::NbdError;
 use super::job::Job;
 use super::link;
 use super::session::{SentOn, Session};
-use super::unflushed::Kept;
+use super::unflushed::{Kept, Next};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -29,8 +29,8 @@ struct Burst {
     sent: Option<(Arc<Session>, SentOn)>,
 }
 
-/// See the head of the file.
-pub(super) struct Bursts<'c> {
+/// The bursts of one call that are in flight.
+struct Bursts<'c> {
     client: &'c Client,
     in_flight: VecDeque<Burst>,
     bytes: usize,
@@ -38,7 +38,7 @@ pub(super) struct Bursts<'c> {
 }
 
 /// Takes the writes of the next burst.
-pub(super) fn next(writes: &mut impl Iterator<Item = Kept>) -> Vec<Kept> {
+fn next_burst(writes: &mut impl Iterator<Item = Kept>) -> Vec<Kept> {
     let (mut burst, mut bytes) = (Vec::new(), 0);
     while burst.len() < REQUESTS && bytes < BYTES {
         let Some(write) = writes.next() else { break };
@@ -48,12 +48,53 @@ pub(super) fn next(writes: &mut impl Iterator<Item = Kept>) -> Vec<Kept> {
     burst
 }
 
+impl Client {
+    /// Runs writes, which are kept until they are flushed. With FUA they are durable then. The next
+    /// of `writes` is asked for while those before are in flight.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run), and as [`flush`](Self::flush) where there is no room for more.
+    pub(crate) fn write(&self, writes: impl Iterator<Item = Kept>) -> Result<(), NbdError> {
+        let (mut writes, mut in_flight) = (writes.peekable(), Bursts::new(self));
+        while writes.peek().is_some() {
+            let burst = next_burst(&mut writes);
+            let mut rest = &burst[..];
+            while let Some(next) = rest.first() {
+                // What has room before a flush goes together.
+                let (first, count) = self.unflushed.enter(rest);
+                let (now, later) = rest.split_at(count);
+                rest = later;
+                if count == 0 {
+                    in_flight.end()?;
+                    self.wait_for_room(next)?;
+                } else if in_flight.is_empty() && later.is_empty() && writes.peek().is_none() {
+                    let mut jobs: Vec<Job<'_>> =
+                        now.iter().map(|write| job_of(write, self.write_flags)).collect();
+                    self.end_writes(first, &mut jobs)?;
+                } else {
+                    in_flight.send(first, now)?;
+                }
+            }
+        }
+        in_flight.end()
+    }
+
+    fn wait_for_room(&self, write: &Kept) -> Result<(), NbdError> {
+        if self.unflushed.wait_for_room(write) == Next::Enter {
+            return Ok(());
+        }
+        let flushed = self.flush();
+        self.unflushed.made_room();
+        flushed
+    }
+}
+
 impl<'c> Bursts<'c> {
-    pub(super) fn new(client: &'c Client) -> Self {
+    fn new(client: &'c Client) -> Self {
         Self { client, in_flight: VecDeque::new(), bytes: 0, requests: 0 }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.in_flight.is_empty()
     }
 
@@ -62,7 +103,7 @@ impl<'c> Bursts<'c> {
     ///
     /// # Errors
     /// As [`Client::run`].
-    pub(super) fn send(&mut self, first: u64, writes: &[Kept]) -> Result<(), NbdError> {
+    fn send(&mut self, first: u64, writes: &[Kept]) -> Result<(), NbdError> {
         let bytes = writes.iter().map(Kept::content).sum();
         let jobs: Vec<Job<'_>> = writes.iter().map(|write| job_of(write, self.client.write_flags)).collect();
         self.bytes += bytes;
@@ -84,7 +125,7 @@ impl<'c> Bursts<'c> {
     ///
     /// # Errors
     /// The first of them, as [`Client::run`].
-    pub(super) fn end(&mut self) -> Result<(), NbdError> {
+    fn end(&mut self) -> Result<(), NbdError> {
         let mut first = Ok(());
         while !self.in_flight.is_empty() {
             first = first.and(self.end_oldest());

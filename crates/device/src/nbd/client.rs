@@ -13,13 +13,12 @@
 //! - what was acknowledged cannot be written again;
 //! - its guard refuses.
 
-use super::bursts::{self, Bursts};
 use super::error::NbdError;
 use super::handshake::Agreed;
 use super::job::{Data, Job};
 use super::request::{Command, FUA, Request};
 use super::session::{Connector, Session};
-use super::unflushed::{Kept, Next, Unflushed};
+use super::unflushed::{Kept, Unflushed};
 use super::wire::ExportFlags;
 use crate::RepeatGuard;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,7 +48,7 @@ pub(crate) struct Client {
     pub(crate) agreed: Agreed,
     state: Mutex<State>,
     changed: Condvar,
-    unflushed: Unflushed,
+    pub(super) unflushed: Unflushed,
     /// Flags of every write: FUA where the server has no flush.
     pub(super) write_flags: u16,
     /// Asked on each new connection before anything is written.
@@ -239,45 +238,6 @@ impl Client {
         }
         let skip = (offset - start) as usize;
         check(&bytes[skip..skip + len]).map_err(|why| NbdError::Fenced { why })
-    }
-
-    /// Runs writes, which are kept until they are flushed. With FUA they are durable then. The next
-    /// of `writes` is asked for while those before are in flight.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run), and as [`flush`](Self::flush) where there is no room for more.
-    pub(crate) fn write(&self, writes: impl Iterator<Item = Kept>) -> Result<(), NbdError> {
-        let (mut writes, mut in_flight) = (writes.peekable(), Bursts::new(self));
-        while writes.peek().is_some() {
-            let burst = bursts::next(&mut writes);
-            let mut rest = &burst[..];
-            while let Some(next) = rest.first() {
-                // What has room before a flush goes together.
-                let (first, count) = self.unflushed.enter(rest);
-                let (now, later) = rest.split_at(count);
-                rest = later;
-                if count == 0 {
-                    in_flight.end()?;
-                    self.wait_for_room(next)?;
-                } else if in_flight.is_empty() && later.is_empty() && writes.peek().is_none() {
-                    let mut jobs: Vec<Job<'_>> =
-                        now.iter().map(|write| job_of(write, self.write_flags)).collect();
-                    self.end_writes(first, &mut jobs)?;
-                } else {
-                    in_flight.send(first, now)?;
-                }
-            }
-        }
-        in_flight.end()
-    }
-
-    fn wait_for_room(&self, write: &Kept) -> Result<(), NbdError> {
-        if self.unflushed.wait_for_room(write) == Next::Enter {
-            return Ok(());
-        }
-        let flushed = self.flush();
-        self.unflushed.made_room();
-        flushed
     }
 
     /// Runs those of entered writes, from the number `first` on, that are not done, and notes what

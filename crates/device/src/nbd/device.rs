@@ -34,9 +34,6 @@ const LARGE: u64 = 128 << 10;
 /// Bytes that the server is asked of ahead.
 const AHEAD: u64 = 1 << 30;
 
-/// The user id for a medium whose owner cannot be told.
-const UNKNOWN_OWNER: u32 = 65534;
-
 /// An export of an NBD server, as a device.
 ///
 /// [`open_url`](crate::open_url) opens one by its URL, and a partition of it as a
@@ -281,7 +278,7 @@ impl BlockDevice for NbdDevice {
 
     /// Not known: a server is trusted as little as another user of this host.
     fn owner(&self) -> Option<u32> {
-        Some(UNKNOWN_OWNER)
+        Some(crate::UNKNOWN_OWNER)
     }
 
     fn name(&self) -> Option<String> {

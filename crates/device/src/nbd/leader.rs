@@ -9,7 +9,7 @@ use super::link::{Link, WAIT};
 use super::reader::{Due, Reader};
 use super::reply::{Content, Header, extents};
 use super::request::Command;
-use super::socket::Readiness;
+use super::stream::Readiness;
 use super::table::{Handed, Pending};
 use super::wire::lost;
 use std::sync::Arc;

@@ -21,8 +21,9 @@ use super::error::NbdError;
 use super::job::{Job, Waiter};
 use super::reader::{Inlet, Reader};
 use super::request::{Command, Request};
-use super::socket::{Readiness, Socket};
-use super::table::Table;
+use super::socket::Socket;
+use super::stream::Readiness;
+use super::table::{Table, Terms};
 use super::wire::{is_tick, lost};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,14 +39,6 @@ pub(super) const WAIT: Duration = Duration::from_millis(20);
 /// Requests that are in flight, `None` for none.
 #[must_use]
 pub(crate) struct Sent(Option<Arc<Waiter>>);
-
-/// What was agreed on with the server that replies depend on.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Terms {
-    pub(crate) structured: bool,
-    pub(crate) allocation: Option<u32>,
-    pub(crate) timeout: Duration,
-}
 
 /// A connection after its negotiation.
 #[derive(Debug)]

@@ -24,10 +24,12 @@ mod leader;
 mod link;
 mod outgoing;
 mod reader;
+mod receive;
 mod reply;
 mod request;
 mod session;
 mod socket;
+mod stream;
 mod table;
 #[cfg(feature = "tls")]
 mod tls;
@@ -40,8 +42,8 @@ pub use error::NbdError;
 pub use handshake::NbdExport;
 #[cfg(unix)]
 pub use socket::{dial, dial_by};
+pub(crate) use url::split_part;
 pub use url::{NbdAddress, NbdUrl, without_password};
-pub(crate) use url::{is_nbd, split_part};
 pub use wire::ExportFlags;
 
 use std::fmt;

@@ -3,8 +3,9 @@
 use super::error::NbdError;
 use super::handshake::{Agreed, Handshake, NbdExport};
 use super::job::Job;
-use super::link::{Link, Sent, Terms};
+use super::link::{Link, Sent};
 use super::socket::Socket;
+use super::table::Terms;
 use super::url::NbdUrl;
 use super::wire::ExportFlags;
 use std::time::Duration;
@@ -64,7 +65,7 @@ impl Connector {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
             let no_zeroes = Handshake::begin(&mut &socket, timeout)?.start_tls()?;
-            let socket = tls.upgrade(socket, timeout)?;
+            let socket = socket.upgrade(tls, timeout)?;
             let done = go_on(Handshake::after_tls(&mut &socket, timeout, no_zeroes))?;
             return Ok((socket, done));
         }

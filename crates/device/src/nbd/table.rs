@@ -2,13 +2,20 @@
 
 use super::error::NbdError;
 use super::job::{Data, Job, Waiter};
-use super::link::Terms;
 use super::outgoing::Outgoing;
 use super::reader::{Due, Reader};
 use super::reply::{Body, Expected};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// What was agreed on with the server that replies depend on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Terms {
+    pub(crate) structured: bool,
+    pub(crate) allocation: Option<u32>,
+    pub(crate) timeout: Duration,
+}
 
 /// A request in flight.
 #[derive(Debug)]

@@ -6,7 +6,7 @@
 //! libnbd use.
 
 use super::error::NbdError;
-use super::socket::{Readiness, Socket};
+use super::stream::{Readiness, Stream};
 use super::url::{NbdAddress, NbdUrl};
 use super::wire::{TICK, is_tick};
 use rustls::pki_types::pem::PemObject;
@@ -69,7 +69,7 @@ impl TlsSettings {
     ///
     /// # Errors
     /// A loss; a certificate that is not trusted.
-    pub(crate) fn upgrade(&self, below: Socket, timeout: Duration) -> Result<Socket, NbdError> {
+    pub(super) fn upgrade(&self, below: Stream, timeout: Duration) -> Result<TlsSocket, NbdError> {
         let mut session =
             ClientConnection::new(Arc::clone(&self.config), self.name.clone()).map_err(failed)?;
         session.set_buffer_limit(None);
@@ -79,7 +79,7 @@ impl TlsSettings {
         loop {
             let stepped = match tls.send_out() {
                 Ok(()) if !tls.session(|session| session.is_handshaking()) => {
-                    return Ok(Socket::Tls(Box::new(tls)));
+                    return Ok(tls);
                 }
                 Ok(()) => tls.receive(),
                 Err(e) => Err(e),
@@ -144,7 +144,7 @@ impl Unsent {
     }
 
     /// Sends all that the socket takes.
-    fn send(&mut self, below: &Socket) -> io::Result<()> {
+    fn send(&mut self, below: &Stream) -> io::Result<()> {
         while self.start < self.bytes.len() {
             self.start += below.send(&self.bytes[self.start..], false)?;
         }
@@ -157,14 +157,14 @@ impl Unsent {
 /// A connection with TLS. One thread reads and one sends at a time.
 #[derive(Debug)]
 pub(crate) struct TlsSocket {
-    below: Socket,
+    below: Stream,
     session: Mutex<ClientConnection>,
     incoming: Mutex<Incoming>,
     unsent: Mutex<Unsent>,
 }
 
 impl TlsSocket {
-    pub(crate) fn below(&self) -> &Socket {
+    pub(crate) fn below(&self) -> &Stream {
         &self.below
     }
 

@@ -4,8 +4,8 @@
 //! The form is that of the NBD project's URI document, with parameters of our own behind `?`. What
 //! is between `/` and `?` is percent-decoded, and so are values of parameters.
 
-use crate::parameters::{add_range, decode, each_parameter, seconds};
-use crate::stacked::is_stacked;
+use crate::parameters::{add_range, decode, each_parameter, parse_size, seconds};
+use crate::scheme::{is_nbd, is_stacked};
 use std::ffi::OsStr;
 use std::fmt;
 use std::path::PathBuf;
@@ -70,13 +70,6 @@ pub struct NbdUrl {
     pub unflushed: u64,
     /// `offset=` and `size=`: the bytes of the export that the volume is.
     pub range: Option<(u64, Option<u64>)>,
-}
-
-/// Returns whether a name begins as the URL of an export.
-pub(crate) fn is_nbd(name: &[u8]) -> bool {
-    ["nbd://", "nbds://", "nbd+unix://", "nbds+unix://"]
-        .iter()
-        .any(|scheme| name.starts_with(scheme.as_bytes()))
 }
 
 /// Splits `URL@PART` at the last `@` behind the server's name that no `/`, `?`, `&` or `:` follows.
@@ -157,7 +150,7 @@ impl NbdUrl {
             "timeout" => self.timeout = seconds(name, value)?,
             "reconnect" if value == "0" => self.reconnect = Duration::ZERO,
             "reconnect" => self.reconnect = seconds(name, value)?,
-            "unflushed" => match crate::url::parse_size(value.as_bytes()) {
+            "unflushed" => match parse_size(value.as_bytes()) {
                 Some(bytes) if bytes >= super::LEAST_UNFLUSHED => self.unflushed = bytes,
                 _ => return Err("unflushed is a size from 4M on".into()),
             },

@@ -1,4 +1,4 @@
-//! GPT: reads a header and its entries, and believes nothing of them that its checksums do not say.
+//! GPT: reads a header and its entries, and trusts only what its checksums cover.
 //!
 //! The offsets of the fields are those of the UEFI specification, 5.3.2 and 5.3.3.
 

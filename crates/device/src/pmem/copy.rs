@@ -242,7 +242,7 @@ mod portable {
     /// Copies into the medium as its namesake for x86-64 does.
     ///
     /// # Safety
-    /// As there.
+    /// `from` is valid for reads and `to` for writes of `len` bytes.
     pub(in super::super) unsafe fn copy_in(to: *mut u8, from: *const u8, len: usize) {
         for i in 0..len {
             // SAFETY: the caller's promise: both ranges are valid for `len` bytes.
@@ -255,7 +255,7 @@ mod portable {
     /// Copies from the medium as its namesake for x86-64 does.
     ///
     /// # Safety
-    /// As there.
+    /// `from` is valid for reads and `to` for writes of `len` bytes.
     pub(in super::super) unsafe fn copy_out(to: *mut u8, from: *const u8, len: usize) {
         for i in 0..len {
             // SAFETY: the caller's promise: both ranges are valid for `len` bytes. An atomic load

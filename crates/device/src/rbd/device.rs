@@ -55,8 +55,6 @@ mod on_cluster {
     const FENCING: Duration = Duration::from_secs(90);
     /// The most bytes that one request makes zeros of.
     const CUT_ZEROES: u64 = 256 << 20;
-    /// The user id for a medium whose owner cannot be told.
-    const UNKNOWN_OWNER: u32 = 65534;
 
     /// An RBD image, as a device.
     ///
@@ -184,14 +182,15 @@ mod on_cluster {
             self.read_only
         }
 
-        /// The image's lock is held, and the cluster rejects the writes of a client that lost it.
+        /// Returns `true` for a writer: the image's lock is held, and the cluster rejects the
+        /// writes of a client that lost it.
         fn is_private(&self) -> bool {
             !self.read_only
         }
 
-        /// Not known: clients of the cluster are no users of this host.
+        /// Returns that it is not known: clients of the cluster are no users of this host.
         fn owner(&self) -> Option<u32> {
-            Some(UNKNOWN_OWNER)
+            Some(crate::UNKNOWN_OWNER)
         }
 
         fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {

@@ -1,8 +1,8 @@
 //! A volume in an RBD image of a Ceph cluster, by the cluster's own library.
 //!
-//! `library` loads librados and librbd at run time and is their C interface, `cluster` has a
-//! connection and its pool, `image` an open image with its lock, and [`RbdDevice`] is the block
-//! device. Only `library` to `image` have `unsafe` code.
+//! `library` loads librados and librbd at run time, and has their C interface. `cluster` has a
+//! connection and its pool, `image` an open image with its lock. [`RbdDevice`] is the block device.
+//! Only the first three have `unsafe` code.
 //!
 //! Invariants:
 //! - A device for writing holds the image's exclusive lock from its open to its drop. librbd is
@@ -23,4 +23,4 @@ mod url;
 pub use device::RbdDevice;
 pub use error::{RbdError, RbdFailure};
 pub use url::RbdUrl;
-pub(crate) use url::{is_rbd, partition_of};
+pub(crate) use url::partition_of;

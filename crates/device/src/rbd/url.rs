@@ -42,11 +42,6 @@ pub struct RbdUrl {
     pub partition: Option<String>,
 }
 
-/// Returns whether a name begins as that of an image.
-pub(crate) fn is_rbd(name: &[u8]) -> bool {
-    name.starts_with(b"rbd:")
-}
-
 /// Returns the partition that a URL names, as it is written there.
 pub(crate) fn partition_of(url: &str) -> Option<&str> {
     let (_, query) = url.split_once('?')?;

@@ -16,6 +16,20 @@ use std::sync::Arc;
 
 /// The directory where relative paths begin, wherever it is moved. Absolute paths begin at the
 /// volume's root.
+///
+/// # Examples
+/// ```
+/// # let volume = lanefs::Volume::in_memory(16 << 20)?;
+/// use lanefs::AtSymlink;
+///
+/// volume.create_dir_all("/srv/www")?;
+/// volume.write("/srv/www/index.html", b"<p>")?;
+/// volume.symlink("index.html", "/srv/www/start")?;
+/// let srv = volume.open_dir("/srv")?;
+/// assert_eq!(srv.at().metadata("www/start", AtSymlink::Follow)?.len(), 3);
+/// assert!(srv.at().metadata("www/start", AtSymlink::NoFollow)?.is_symlink());
+/// # Ok::<(), lanefs::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct At<'d> {
     pub(super) fs: &'d Arc<Fs>,

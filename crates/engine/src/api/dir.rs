@@ -13,6 +13,23 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 /// An open directory of a volume. A clone shares the inode and costs one reference count.
+///
+/// Its methods take single names and follow no symbolic link at them. It stays the same directory
+/// when it is renamed. [`at`](Self::at) takes paths that begin here.
+///
+/// # Examples
+/// ```
+/// # let volume = lanefs::Volume::in_memory(16 << 20)?;
+/// use lanefs::NewAttr;
+///
+/// let attr = NewAttr { permissions: 0o755, uid: 1000, gid: 1000 };
+/// let home = volume.open_dir("/")?.create_dir("home", attr)?;
+/// home.create_new_file("notes", attr)?.write_at(b"buy milk", 0)?;
+/// volume.rename("/home", "/users")?;
+/// assert_eq!(home.symlink_metadata("notes")?.len(), 8);
+/// home.remove_file("notes")?;
+/// # Ok::<(), lanefs::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Dir {
     pub(super) node: InodeRef,
@@ -69,7 +86,15 @@ impl Dir {
     /// Returns the inode of `name`, of any type; does not follow a symbolic link.
     ///
     /// # Errors
-    /// [`Error::NotFound`] and those of a damaged volume.
+    /// [`Error::NotFound`], [`Error::NameTooLong`]; those of a damaged volume.
+    ///
+    /// ```
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
+    /// volume.symlink("/target", "/link")?;
+    /// let link = volume.open_dir("/")?.lookup("link")?;
+    /// assert!(link.metadata().is_symlink());
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
     pub fn lookup(&self, name: impl AsRef<OsStr>) -> Result<Node> {
         Ok(Node { node: self.find(name.as_ref()).or_cannot("look up", name.as_ref())? })
     }
@@ -109,14 +134,15 @@ impl Dir {
         find().or_cannot("open directory", name.as_ref())
     }
 
-    /// Opens the file `name`, for writing too unless the volume is read-only or a hash tree fixes
-    /// the content. Links are not followed.
+    /// Opens the file `name` for reading; does not follow a symbolic link.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::IsDir`], [`Error::Loop`] for a symbolic link.
+    /// [`Error::NotFound`], [`Error::IsDir`], [`Error::Loop`] for a symbolic link,
+    /// [`Error::Invalid`] for a device, fifo or socket; those of a damaged volume.
     pub fn open_file(&self, name: impl AsRef<OsStr>) -> Result<File> {
         let _timer = self.node.fs.counters.open.start();
-        self.find(name.as_ref()).and_then(File::of_node_as_may).or_cannot("open", name.as_ref())
+        let opened = self.find(name.as_ref()).and_then(|node| File::of_node(node, false));
+        opened.or_cannot("open", name.as_ref())
     }
 
     /// Returns the target of the symbolic link `name`.
@@ -128,11 +154,26 @@ impl Dir {
         Ok(OsString::from_vec(read().or_cannot("read symbolic link", name.as_ref())?).into())
     }
 
-    /// Makes a new, empty file.
+    /// Makes a new, empty file, and opens it for reading and writing. Fails if the name exists, as
+    /// [`std::fs::File::create_new`] does. [`at`](Self::at) has
+    /// [`open_options`](crate::At::open_options) for all other ways to open a file.
     ///
     /// # Errors
-    /// [`Error::Exists`], [`Error::NoSpace`], ...
-    pub fn create_file(&self, name: impl AsRef<OsStr>, attr: NewAttr) -> Result<File> {
+    /// [`Error::Exists`], [`Error::NameTooLong`], [`Error::NotFound`] for a directory that was
+    /// removed, [`Error::NoSpace`], [`Error::ReadOnly`], [`Error::NotPermitted`] for an immutable
+    /// directory; the journal's or the device's.
+    ///
+    /// ```
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
+    /// use lanefs::{Error, NewAttr};
+    /// let attr = NewAttr { permissions: 0o600, uid: 0, gid: 0 };
+    /// let dir = volume.open_dir("/")?;
+    /// dir.create_new_file("lock", attr)?;
+    /// let again = dir.create_new_file("lock", attr);
+    /// assert!(matches!(again.unwrap_err().kind(), Error::Exists));
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
+    pub fn create_new_file(&self, name: impl AsRef<OsStr>, attr: NewAttr) -> Result<File> {
         let _timer = self.node.fs.counters.open.start();
         let made = self.create(name.as_ref(), NewKind::File, attr);
         made.and_then(|node| File::of_node(node, true)).or_cannot("create", name.as_ref())
@@ -141,7 +182,9 @@ impl Dir {
     /// Makes a new, empty directory.
     ///
     /// # Errors
-    /// As [`create_file`](Self::create_file); [`Error::TooManyLinks`].
+    /// [`Error::Exists`], [`Error::NameTooLong`], [`Error::NotFound`] for a directory that was
+    /// removed, [`Error::TooManyLinks`], [`Error::NoSpace`], [`Error::ReadOnly`],
+    /// [`Error::NotPermitted`] for an immutable directory; the journal's or the device's.
     pub fn create_dir(&self, name: impl AsRef<OsStr>, attr: NewAttr) -> Result<Dir> {
         let made = self.create(name.as_ref(), NewKind::Dir, attr);
         Ok(Dir { node: made.or_cannot("create directory", name.as_ref())? })
@@ -150,7 +193,9 @@ impl Dir {
     /// Makes a symbolic link to `target`.
     ///
     /// # Errors
-    /// As [`create_file`](Self::create_file).
+    /// [`Error::Exists`], [`Error::NameTooLong`] for name or target, [`Error::NotFound`] for a
+    /// directory that was removed, [`Error::NoSpace`], [`Error::ReadOnly`],
+    /// [`Error::NotPermitted`] for an immutable directory; the journal's or the device's.
     pub fn symlink(
         &self,
         target: impl AsRef<OsStr>,
@@ -165,8 +210,10 @@ impl Dir {
     /// Makes a device file, fifo or socket.
     ///
     /// # Errors
-    /// As [`create_file`](Self::create_file); [`Error::Invalid`] for another type, or a
-    /// device number that no inode can hold.
+    /// [`Error::Invalid`] for another type, or a device number that no inode can hold;
+    /// [`Error::Exists`], [`Error::NameTooLong`], [`Error::NotFound`] for a directory that was
+    /// removed, [`Error::NoSpace`], [`Error::ReadOnly`], [`Error::NotPermitted`] for an immutable
+    /// directory; the journal's or the device's.
     pub fn mknod(
         &self,
         name: impl AsRef<OsStr>,
@@ -201,7 +248,19 @@ impl Dir {
     /// Gives an open file the name `name` here.
     ///
     /// # Errors
-    /// As [`hard_link`](Self::hard_link).
+    /// [`Error::Exists`], [`Error::TooManyLinks`]; [`Error::OtherVolume`]; [`Error::NotFound`] for
+    /// a file that was removed.
+    ///
+    /// ```
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
+    /// use lanefs::NewAttr;
+    /// let root = volume.open_dir("/")?;
+    /// let file = root.create_nameless(NewAttr { permissions: 0o644, uid: 0, gid: 0 })?;
+    /// file.write_at(b"whole", 0)?;
+    /// root.link_file(&file, "report")?; // no reader has seen a part of it
+    /// assert_eq!(volume.read("/report")?, b"whole");
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
     pub fn link_file(&self, file: &File, name: impl AsRef<OsStr>) -> Result<()> {
         let linked = file.inode().link(&self.node, name.as_ref().as_bytes());
         linked.or_cannot("create link", name.as_ref())
@@ -293,6 +352,14 @@ impl Dir {
     ///
     /// # Errors
     /// The errors of a damaged directory.
+    ///
+    /// ```
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
+    /// for entry in volume.open_dir("/")?.read_dir()? {
+    ///     println!("{:8} {}", entry.ino, entry.name.display());
+    /// }
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
     pub fn read_dir(&self) -> Result<Vec<DirEntry>> {
         let mut all = Vec::new();
         self.read_dir_from(0, |e| {
@@ -367,7 +434,7 @@ mod tests {
         volume.write("/kept", b"").unwrap();
         let mut dir = volume.open_dir("/top").unwrap();
         for _ in 0..300 {
-            dir.create_file("file", attr).unwrap();
+            dir.create_new_file("file", attr).unwrap();
             dir.symlink("/", "link", attr).unwrap();
             dir = dir.create_dir("a name of twenty-one.", attr).unwrap();
         }

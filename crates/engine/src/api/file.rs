@@ -14,7 +14,8 @@ use std::sync::Arc;
 /// of it.
 ///
 /// [`Volume::open_options`](crate::Volume::open_options) opens one.
-/// [`FileCursor`](crate::FileCursor) adds a position.
+/// [`FileCursor`](crate::FileCursor) adds a position. An open file has no path, for it may have
+/// been renamed or removed: its errors name the reason alone.
 ///
 /// # Examples
 /// ```
@@ -138,6 +139,16 @@ impl File {
     ///
     /// # Errors
     /// [`Error::BadHandle`] if not open for reading; the device's; a damaged block map.
+    ///
+    /// ```
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
+    /// volume.write("/file", b"0123456789")?;
+    /// let file = volume.open_file("/file")?;
+    /// let mut buf = [0; 4];
+    /// assert_eq!(file.read_at(&mut buf, 8)?, 2); // the file ends there
+    /// assert_eq!(&buf[..2], b"89");
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.check_read()?;
         self.node.content().read(buf, offset, self.access.caching)
@@ -179,6 +190,16 @@ impl File {
     ///
     /// # Errors
     /// [`Error::BadHandle`] if not open for reading; a damaged block map.
+    ///
+    /// ```no_run
+    /// let volume = lanefs::OpenOptions::new().open_url("pmem:/mnt/dax/disk.img")?;
+    /// let file = volume.open_file("/table")?;
+    /// match file.map(0, 4096)? {
+    ///     Some(bytes) => println!("{:?}", &bytes[..16]), // no copy was made
+    ///     None => println!("to be read by read_at"),
+    /// }
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
     pub fn map(&self, offset: u64, len: usize) -> Result<Option<Mapped<'_>>> {
         self.check_read()?;
         Ok(self.node.content().lend(offset, len)?.map(Mapped::new))
@@ -197,7 +218,21 @@ impl File {
     /// the old end and `offset` become a hole.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], [`Error::FileTooBig`]: a part may have been written.
+    /// [`Error::BadHandle`] if not open for writing; [`Error::ReadOnly`]; [`Error::NotPermitted`]
+    /// for an immutable file, an append-only one unless at its end, and one with a hash tree;
+    /// [`Error::FileTooBig`]. [`Error::NoSpace`], and the device's: a part may have been written.
+    ///
+    /// ```
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
+    /// let file = volume.create_file("/file")?;
+    /// file.write_at(b"end", 1 << 20)?;
+    /// let meta = file.metadata();
+    /// assert_eq!(meta.len(), (1 << 20) + 3);
+    /// let mut hole = [7; 8];
+    /// file.read_at(&mut hole, 0)?;
+    /// assert_eq!(hole, [0; 8]);
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         self.write_from(bytes, offset).map(drop)
     }
@@ -310,7 +345,9 @@ impl File {
     /// Cuts or extends the file to `len` bytes. Bytes that are added read as zeros.
     ///
     /// # Errors
-    /// [`Error::FileTooBig`], ...
+    /// [`Error::BadHandle`] if not open for writing; [`Error::ReadOnly`]; [`Error::NotPermitted`]
+    /// for an immutable or append-only file or one with a hash tree; [`Error::FileTooBig`]; the
+    /// journal's or the device's.
     ///
     /// ```
     /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
@@ -353,6 +390,15 @@ impl File {
     ///
     /// # Errors
     /// [`Error::NothingThere`] if only holes follow, or the end; a damaged block map.
+    ///
+    /// ```
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
+    /// let file = volume.create_file("/sparse")?;
+    /// file.write_at(b"data", 1 << 20)?;
+    /// assert_eq!(file.seek_data(0)?, 1 << 20);
+    /// assert_eq!(file.seek_hole(0)?, 0);
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
     pub fn seek_data(&self, offset: u64) -> Result<u64> {
         self.node.content().seek_data(offset)
     }
@@ -374,6 +420,16 @@ impl File {
     ///
     /// # Errors
     /// The device's; a damaged block map.
+    ///
+    /// ```
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
+    /// let file = volume.create_file("/file")?;
+    /// file.write_at(&[1; 10_000], 0)?;
+    /// for extent in file.fiemap(0..u64::MAX, 100)? {
+    ///     println!("{extent:?}");
+    /// }
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
     pub fn fiemap(&self, bytes: Range<u64>, most: usize) -> Result<Vec<FiemapExtent>> {
         self.node.content().fiemap(bytes, most)
     }
@@ -397,7 +453,7 @@ impl File {
     /// Makes the content and the size durable.
     ///
     /// # Errors
-    /// As [`sync_all`](Self::sync_all).
+    /// The journal's or the device's: then none of the latest changes may be durable.
     pub fn sync_data(&self) -> Result<()> {
         self.report_failures(self.node.sync_data())
     }

@@ -127,7 +127,10 @@ impl<'v> FileOptions<'v> {
     /// Opens the file.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::Exists`], [`Error::IsDir`], [`Error::ReadOnly`], ...
+    /// [`Error::NotFound`], [`Error::NotDir`], [`Error::Loop`]; [`Error::Exists`] with
+    /// [`create_new`](Self::create_new); [`Error::IsDir`], and [`Error::Invalid`] for a device,
+    /// fifo or socket. To write, also [`Error::ReadOnly`], [`Error::NotPermitted`] for a file with
+    /// a hash tree, [`Error::TextBusy`] for one that gets it, and [`Error::NoSpace`].
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
         self.open_bytes(path.as_ref().as_os_str().as_bytes()).or_cannot("open", path)
     }
@@ -149,7 +152,8 @@ impl<'v> FileOptions<'v> {
     /// Makes a file without a name in `dir` (O_TMPFILE), and opens it.
     ///
     /// # Errors
-    /// As [`Dir::create_nameless`].
+    /// [`Error::NotFound`] for a directory that was removed, [`Error::NoSpace`],
+    /// [`Error::ReadOnly`].
     pub fn open_nameless(&self, dir: &Dir) -> Result<File> {
         Ok(dir.create_nameless(self.attr)?.with_access(self.access))
     }

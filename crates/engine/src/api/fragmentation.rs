@@ -81,6 +81,10 @@ impl Volume {
     /// The errors of damaged bitmaps, inodes and maps;
     /// [`Error::NotSupported`](crate::Error::NotSupported) with bigalloc.
     pub fn fragmentation(&self) -> Result<Fragmentation> {
+        self.whole("examine", self.sum_fragments())
+    }
+
+    fn sum_fragments(&self) -> Result<Fragmentation> {
         let fs = &self.fs;
         fs.write_back_all()?;
         let mut sum = Fragmentation::default();
@@ -89,7 +93,7 @@ impl Volume {
                 self.add_file(ino, &mut sum)?;
             }
         }
-        self.free_runs(|run| {
+        self.each_free_run(|run| {
             sum.add_free(run);
             ControlFlow::Continue(())
         })?;
@@ -112,7 +116,11 @@ impl Volume {
     /// assert_eq!(free, volume.statfs().blocks_free);
     /// # Ok::<(), lanefs::Error>(())
     /// ```
-    pub fn free_runs(&self, mut each: impl FnMut(Range<u64>) -> ControlFlow<()>) -> Result<()> {
+    pub fn free_runs(&self, each: impl FnMut(Range<u64>) -> ControlFlow<()>) -> Result<()> {
+        self.whole("find the free blocks of", self.each_free_run(each))
+    }
+
+    fn each_free_run(&self, mut each: impl FnMut(Range<u64>) -> ControlFlow<()>) -> Result<()> {
         let fs = &self.fs;
         fs.write_back_all()?;
         let mut run = 0..0;

@@ -67,7 +67,7 @@ impl Volume {
     /// Sets the label.
     ///
     /// # Errors
-    /// As [`tune`](Self::tune): for more than 16 bytes or a zero byte.
+    /// [`Error::Tuning`] for more than 16 bytes or a zero byte; [`Error::ReadOnly`]; the journal's.
     ///
     /// ```
     /// let volume = lanefs::Volume::in_memory(16 << 20)?;

@@ -4,6 +4,16 @@ use crate::fs::inode::CachedInode;
 use lanefs_format::{DeviceNumber, FileType, Inode, InodeFlags, Timestamp};
 
 /// Attributes of an inode at one moment.
+///
+/// # Examples
+/// ```
+/// # let volume = lanefs::Volume::in_memory(16 << 20)?;
+/// volume.write("/file", b"12345")?;
+/// let meta = volume.metadata("/file")?;
+/// println!("inode {}: {} bytes, mode {:o}", meta.ino(), meta.len(), meta.permissions());
+/// assert!(meta.is_file() && meta.nlink() == 1);
+/// # Ok::<(), lanefs::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Metadata {
     inode: Inode,

@@ -17,6 +17,7 @@ mod observer;
 mod open;
 mod path;
 mod resize;
+mod root;
 mod upkeep;
 mod verity;
 mod volume;

@@ -10,7 +10,7 @@ use crate::fs::inode::InodeRef;
 use crate::fs::namei::Atime;
 use crate::fs::namei::{Modifier, NewAttr, NewKind, RenameFlags, SetAttr};
 use lanefs_device::os_name::{OsStrExt, OsStringExt};
-use lanefs_format::{FileType, InodeFlags};
+use lanefs_format::{FileType, InodeFlags, S_ISGID};
 use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -105,7 +105,10 @@ impl Node {
     /// has no default ACL.
     ///
     /// # Errors
-    /// [`Error::Exists`], [`Error::NoSpace`], [`Error::TooManyLinks`], ...
+    /// [`Error::Exists`], [`Error::NotDir`], [`Error::NameTooLong`], [`Error::NotFound`] for a
+    /// directory that was removed, [`Error::NoSpace`], [`Error::TooManyLinks`],
+    /// [`Error::ReadOnly`], [`Error::NotPermitted`] for an immutable directory; the journal's or
+    /// the device's.
     pub fn create(
         &self,
         name: impl AsRef<OsStr>,
@@ -120,7 +123,8 @@ impl Node {
     /// Makes a file without a name (O_TMPFILE), as a child of this directory would be.
     ///
     /// # Errors
-    /// As [`create`](Self::create).
+    /// [`Error::NotDir`], [`Error::NotFound`] for a directory that was removed, [`Error::NoSpace`],
+    /// [`Error::ReadOnly`]; the journal's or the device's.
     pub fn create_nameless(&self, attr: NewAttr, umask: u16) -> Result<Node> {
         self.node.check_alive()?;
         let attr = self.masked(attr, umask)?;
@@ -222,7 +226,9 @@ impl Node {
     /// Cuts or extends a file to `len` bytes.
     ///
     /// # Errors
-    /// [`Error::IsDir`], [`Error::FileTooBig`], ...
+    /// [`Error::IsDir`], [`Error::Invalid`] for what is no file, [`Error::FileTooBig`],
+    /// [`Error::NotPermitted`] for an immutable or append-only file or one with a hash tree,
+    /// [`Error::ReadOnly`]; the journal's or the device's.
     pub fn set_len(&self, len: u64) -> Result<()> {
         match self.file_type()? {
             FileType::Regular => self.node.content().truncate(len),
@@ -250,10 +256,10 @@ impl Node {
     /// [`Error::ReadOnly`], [`Error::NotPermitted`].
     pub fn drop_set_group_id(&self) -> Result<()> {
         let permissions = self.node.state().mode & 0o7777;
-        if permissions & 0o2000 == 0 {
+        if permissions & S_ISGID == 0 {
             return Ok(());
         }
-        self.set_attr(&SetAttr { permissions: Some(permissions & !0o2000), ..SetAttr::default() })
+        self.set_attr(&SetAttr { permissions: Some(permissions & !S_ISGID), ..SetAttr::default() })
     }
 
     /// Sets the flags that chattr(1) sets: those that a user may change are replaced by their
@@ -288,7 +294,7 @@ impl Node {
     /// Opens a file for reading.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// [`Error::IsDir`], [`Error::Loop`], [`Error::Invalid`] for a device, fifo or socket.
     pub fn open_to_read(&self) -> Result<File> {
         let _timer = self.node.fs.counters.open.start();
         File::of_node(self.node.clone(), false)
@@ -297,8 +303,9 @@ impl Node {
     /// Opens a file for reading and writing.
     ///
     /// # Errors
-    /// As [`open`](Self::open); [`Error::NotPermitted`] for a file with a hash tree,
-    /// [`Error::TextBusy`] for one that gets it.
+    /// [`Error::IsDir`], [`Error::Loop`], [`Error::Invalid`] for a device, fifo or socket;
+    /// [`Error::NotPermitted`] for a file with a hash tree, [`Error::TextBusy`] for one that gets
+    /// it.
     pub fn open_to_write(&self) -> Result<File> {
         let _timer = self.node.fs.counters.open.start();
         File::of_node(self.node.clone(), true)

@@ -20,11 +20,14 @@ impl OpenOptions {
         Ok(self.open_device(Arc::new(device)).or_cannot("open", path)?.named(path))
     }
 
-    /// Opens the volume with this name: a path as for [`open`](Self::open), or `pmem:FILE`, which
-    /// maps the file into memory.
+    /// Opens the volume with this name: a path, a partition (`disk.raw@2`), or the URL of a mapped
+    /// file, an NBD export, an RBD image, an overlay or a cache.
+    /// [`VolumeUrl`](crate::device::VolumeUrl) has the forms.
     ///
     /// # Errors
-    /// As [`open`](Self::open); a name that is none.
+    /// [`Error::Device`](crate::Error::Device) for a malformed name, and for a device that cannot
+    /// be opened or is in use; a volume that breaks a rule of the format or needs a feature that
+    /// lanefs does not have.
     pub fn open_url(self, name: impl AsRef<OsStr>) -> Result<Volume> {
         let name = Path::new(&name);
         let opened = self.device(name).and_then(|device| self.open_device(device));
@@ -43,7 +46,8 @@ impl OpenOptions {
     /// Opens the volume on a device.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// A volume that breaks a rule of the format or needs a feature that lanefs does not have; the
+    /// device's.
     pub fn open_device(self, device: Arc<dyn BlockDevice>) -> Result<Volume> {
         Ok(Volume::new(Fs::open(device, self)?))
     }

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::fs::inode::InodeRef;
+use crate::fs::namei::PATH_MAX;
 use std::collections::VecDeque;
 
 /// Whether an operation on a path follows a symbolic link at the end of it (AT_SYMLINK_FOLLOW,
@@ -16,9 +17,6 @@ pub enum AtSymlink {
 
 /// Symbolic links that a path may go through, as in the kernel.
 pub(super) const MAX_LINKS: u32 = 40;
-
-/// Bytes of the longest path, with its final NUL.
-const PATH_MAX: usize = 4096;
 
 /// A directory and a name in it that may or may not exist.
 pub(super) struct NamePlace {

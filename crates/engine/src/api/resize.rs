@@ -104,7 +104,7 @@ impl Resize {
     /// `superblock`.
     ///
     /// # Errors
-    /// As [`fit`](Self::fit).
+    /// [`ResizeError`](crate::ResizeError): block or inode numbers do not reach so far.
     pub fn fit_of(superblock: &Superblock, size: u64) -> Result<u64> {
         fit(superblock, size)
     }
@@ -137,6 +137,17 @@ impl Resize {
     /// # Errors
     /// [`ResizeError`](crate::ResizeError): the volume is as it was. After an error of the journal
     /// or the device, recovery leaves a sound volume with its old size or the new one.
+    ///
+    /// ```
+    /// # use lanefs::device::MemDevice;
+    /// # use lanefs::{OpenOptions, Resize, mkfs};
+    /// # let device = std::sync::Arc::new(MemDevice::new(64 << 20));
+    /// # mkfs::format(&*device, &mkfs::Options::default())?;
+    /// let mut resize = Resize::open(device, OpenOptions::new())?;
+    /// resize.shrink(resize.minimum()?)?;
+    /// assert!(resize.size() < 16 << 20);
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
     pub fn shrink(&mut self, size: u64) -> Result<()> {
         self.volume.shrink(size / u64::from(self.block_size()))
     }
@@ -185,9 +196,9 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn grow(&self, size: u64) -> Result<u64> {
-        self.fs.check_writable()?;
         let block_size = u64::from(self.fs.block_size);
-        self.fs.grow(size / block_size)?;
+        let grown = self.fs.check_writable().and_then(|()| self.fs.grow(size / block_size));
+        self.whole("grow", grown)?;
         Ok(self.fs.layout().blocks_count() * block_size)
     }
 }

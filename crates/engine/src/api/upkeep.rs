@@ -13,7 +13,7 @@ pub enum Upkeep {
     Commit,
     /// Writes out all dirty pages, as at the end of their age. Commits nothing.
     WriteBack,
-    /// Writes all committed blocks home, and frees the log.
+    /// Writes all committed blocks in place, and frees the log.
     Checkpoint,
     /// Evicts every inode that is not in use and has nothing to write.
     Sweep,
@@ -38,6 +38,10 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn upkeep(&self, task: Upkeep) -> Result<()> {
+        self.whole("run a background task of", self.run_task(task))
+    }
+
+    fn run_task(&self, task: Upkeep) -> Result<()> {
         let fs = &self.fs;
         fs.check_writable()?;
         match task {

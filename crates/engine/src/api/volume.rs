@@ -1,15 +1,14 @@
-//! An open volume: operations on paths.
+//! An open volume: opening, figures, and what concerns it as a whole. `root` has its operations on
+//! paths.
 
-use super::at::{At, bytes};
-use super::{AtSymlink, Dir, DirEntry, File, FileOptions, Metadata};
-use crate::error::{Error, OrCannot, Result};
-use crate::fs::namei::{NewAttr, RenameFlags, SetAttr};
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::{OrCannot, Result};
 use crate::fs::stats::Stats;
 use crate::fs::{Fs, OpenOptions, Recovery, StatFs};
 use crate::store::alloc;
 use lanefs_device::BlockDevice;
-use lanefs_format::{DeviceNumber, FileType, Superblock};
-use std::ffi::OsStr;
+use lanefs_format::Superblock;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,6 +16,22 @@ use std::sync::Arc;
 /// threads by reference.
 ///
 /// Dropping it closes the volume too, but reports no errors: call [`close`](Self::close).
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("disk.img");
+/// use lanefs::{Volume, mkfs};
+///
+/// let volume = Volume::create(&path, 64 << 20, &mkfs::Options::default())?;
+/// volume.create_dir_all("/etc/ssl")?;
+/// volume.write("/etc/motd", b"hello")?;
+/// volume.close()?;
+///
+/// let volume = Volume::open(&path)?;
+/// assert_eq!(volume.read("/etc/motd")?, b"hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Volume {
     pub(super) fs: Arc<Fs>,
@@ -36,8 +51,6 @@ pub struct VolumeInfo {
     /// What recovery did when the volume was opened.
     pub recovery: Recovery,
 }
-
-const DEFAULT_DIR: NewAttr = NewAttr { permissions: 0o755, uid: 0, gid: 0 };
 
 impl Drop for Volume {
     fn drop(&mut self) {
@@ -59,7 +72,7 @@ impl Volume {
         volume
     }
 
-    /// Returns the names the volume in a failure of an operation on all of it.
+    /// Names the volume in a failure of an operation on all of it.
     pub(super) fn whole<T>(&self, operation: &'static str, done: Result<T>) -> Result<T> {
         match &self.name {
             Some(name) => done.or_cannot(operation, name),
@@ -71,7 +84,9 @@ impl Volume {
     /// not closed, and locks it against other openers.
     ///
     /// # Errors
-    /// As [`OpenOptions::open`].
+    /// [`Error::Device`] for a file that cannot be opened or is in use; a volume that breaks a rule
+    /// of the format or needs a feature that lanefs does not have to write; the device's,
+    /// and those of a damaged log.
     ///
     /// ```no_run
     /// let volume = lanefs::Volume::open("disk.img")?;
@@ -84,7 +99,19 @@ impl Volume {
     /// Opens the volume for reading. It is not written, not even to recover it.
     ///
     /// # Errors
-    /// As [`OpenOptions::open`].
+    /// [`Error::Device`] for a file that cannot be opened or is in use; a volume that breaks a rule
+    /// of the format or needs a feature that lanefs does not have to read; the device's,
+    /// and those of a damaged log.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("disk.img");
+    /// # lanefs::Volume::create(&path, 16 << 20, &lanefs::mkfs::Options::default())?.close()?;
+    /// let volume = lanefs::Volume::open_read_only(&path)?;
+    /// assert!(volume.exists("/lost+found")?);
+    /// assert!(volume.write("/file", b"").is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self> {
         OpenOptions::new().open(path)
     }
@@ -92,347 +119,21 @@ impl Volume {
     /// Opens the volume on a device for reading and writing.
     ///
     /// # Errors
-    /// As [`OpenOptions::open`].
+    /// A volume that breaks a rule of the format or needs a feature that lanefs does not have to
+    /// write; the device's, and those of a damaged log.
+    ///
+    /// ```
+    /// use lanefs::device::MemDevice;
+    /// use std::sync::Arc;
+    ///
+    /// let device = Arc::new(MemDevice::new(16 << 20));
+    /// lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default())?;
+    /// let volume = lanefs::Volume::open_device(device)?;
+    /// volume.write("/file", b"in memory")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn open_device(device: Arc<dyn BlockDevice>) -> Result<Self> {
         OpenOptions::new().write(true).open_device(device)
-    }
-
-    /// Returns operations on paths that begin at the root. [`Dir::at`] has them for paths that
-    /// begin in another directory.
-    pub fn at(&self) -> At<'_> {
-        At::root_of(&self.fs)
-    }
-
-    /// Returns options for opening a file: what to do if it exists, and what if it does not.
-    ///
-    /// ```
-    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
-    /// let file = volume.open_options().write(true).create_new(true).open("/log")?;
-    /// file.write_at(b"one line\n", 0)?;
-    /// let file = volume.open_options().append(true).open("/log")?;
-    /// file.write_at(b"another\n", 0)?;
-    /// assert_eq!(volume.read("/log")?, b"one line\nanother\n");
-    /// # Ok::<(), lanefs::Error>(())
-    /// ```
-    pub fn open_options(&self) -> FileOptions<'_> {
-        self.at().open_options()
-    }
-
-    /// Opens a file for reading.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], [`Error::IsDir`], ...
-    pub fn open_file(&self, path: impl AsRef<Path>) -> Result<File> {
-        self.open_options().read(true).open(path)
-    }
-
-    /// Makes a file, or cuts one that exists to nothing, and opens it for writing.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] if its directory does not exist, [`Error::IsDir`], [`Error::NoSpace`].
-    pub fn create_file(&self, path: impl AsRef<Path>) -> Result<File> {
-        self.open_options().read(true).write(true).create(true).truncate(true).open(path)
-    }
-
-    /// Returns the whole content of a file.
-    ///
-    /// # Errors
-    /// As [`open_file`](Self::open_file) and [`File::read_at`]; [`Error::NoMemory`] for a file that
-    /// is larger than memory, as a sparse one may be.
-    pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
-        let file = self.open_file(&path)?;
-        read_all(&file).or_cannot("read", path)
-    }
-
-    /// Makes or replaces a file with this content.
-    ///
-    /// # Errors
-    /// As [`create_file`](Self::create_file) and [`File::write_at`].
-    ///
-    /// ```
-    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
-    /// volume.write("/motd", b"hello")?;
-    /// assert_eq!(volume.read("/motd")?, b"hello");
-    /// # Ok::<(), lanefs::Error>(())
-    /// ```
-    pub fn write(&self, path: impl AsRef<Path>, content: &[u8]) -> Result<()> {
-        self.create_file(&path)?.write_at(content, 0).or_cannot("write", path)
-    }
-
-    /// Returns the attributes of the inode at `path`; a symbolic link at the end is followed.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], [`Error::NotDir`], [`Error::Loop`].
-    ///
-    /// ```
-    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
-    /// volume.write("/file", b"12345")?;
-    /// let meta = volume.metadata("/file")?;
-    /// assert!(meta.is_file());
-    /// assert_eq!((meta.len(), meta.permissions(), meta.nlink()), (5, 0o644, 1));
-    /// # Ok::<(), lanefs::Error>(())
-    /// ```
-    pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
-        self.at().metadata(path, AtSymlink::Follow)
-    }
-
-    /// Returns the attributes of the inode at `path`; a symbolic link at the end is not followed.
-    ///
-    /// # Errors
-    /// As [`metadata`](Self::metadata).
-    pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
-        self.at().metadata(path, AtSymlink::NoFollow)
-    }
-
-    /// Returns whether `path` leads to an inode.
-    ///
-    /// # Errors
-    /// Everything but [`Error::NotFound`].
-    pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
-        match self.at().node(bytes(&path), AtSymlink::Follow) {
-            Ok(_) => Ok(true),
-            Err(Error::NotFound) => Ok(false),
-            Err(e) => Err(e).or_cannot("look up", path),
-        }
-    }
-
-    /// Opens a directory.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], [`Error::NotDir`].
-    ///
-    /// ```
-    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
-    /// use lanefs::NewAttr;
-    /// let attr = NewAttr { permissions: 0o644, uid: 0, gid: 0 };
-    /// let dir = volume.open_dir("/")?;
-    /// for i in 0..100 {
-    ///     dir.create_file(format!("file-{i}"), attr)?.write_at(b"content", 0)?;
-    /// }
-    /// assert_eq!(dir.read_dir()?.len(), 101); // and lost+found
-    /// # Ok::<(), lanefs::Error>(())
-    /// ```
-    pub fn open_dir(&self, path: impl AsRef<Path>) -> Result<Dir> {
-        self.at().open_dir(path)
-    }
-
-    /// Returns all entries of a directory but "." and "..".
-    ///
-    /// # Errors
-    /// As [`open_dir`](Self::open_dir); those of a damaged directory.
-    ///
-    /// ```
-    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
-    /// volume.create_dir_all("/a/b")?;
-    /// volume.write("/a/file", b"")?;
-    /// let mut names: Vec<_> = volume.read_dir("/a")?.into_iter().map(|e| e.name).collect();
-    /// names.sort();
-    /// assert_eq!(names, ["b", "file"]);
-    /// # Ok::<(), lanefs::Error>(())
-    /// ```
-    pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<Vec<DirEntry>> {
-        self.open_dir(&path)?.read_dir().or_cannot("read directory", path)
-    }
-
-    /// Makes a directory, mode 0755, owner 0:0.
-    ///
-    /// # Errors
-    /// [`Error::Exists`], [`Error::NotFound`], [`Error::NoSpace`], [`Error::TooManyLinks`].
-    ///
-    /// ```
-    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
-    /// volume.create_dir("/home")?;
-    /// assert!(matches!(volume.create_dir("/home").unwrap_err().kind(), lanefs::Error::Exists));
-    /// # Ok::<(), lanefs::Error>(())
-    /// ```
-    pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.create_dir_with(path, DEFAULT_DIR)
-    }
-
-    /// Makes a directory.
-    ///
-    /// # Errors
-    /// As [`create_dir`](Self::create_dir).
-    pub fn create_dir_with(&self, path: impl AsRef<Path>, attr: NewAttr) -> Result<()> {
-        self.at().create_dir(path, attr)
-    }
-
-    /// Makes a directory, and every directory above it that does not exist.
-    ///
-    /// # Errors
-    /// The errors of [`create_dir`](Self::create_dir). A directory that exists is no error.
-    pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
-        let mut at = PathBuf::from("/");
-        for part in path.as_ref() {
-            at.push(part);
-            match self.create_dir(&at) {
-                Err(e) if !matches!(e.kind(), Error::Exists) => return Err(e),
-                Err(_) if !self.metadata(&at)?.is_dir() => {
-                    return Err(Error::NotDir).or_cannot("create directory", &at);
-                }
-                Ok(()) | Err(_) => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Removes the name of a file that is not a directory.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], [`Error::IsDir`].
-    ///
-    /// ```
-    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
-    /// volume.write("/file", b"gone soon")?;
-    /// volume.remove_file("/file")?;
-    /// assert!(!volume.exists("/file")?);
-    /// # Ok::<(), lanefs::Error>(())
-    /// ```
-    pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.at().remove_file(path)
-    }
-
-    /// Removes an empty directory.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], [`Error::NotDir`], [`Error::NotEmpty`], [`Error::Busy`] for the root.
-    pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.at().remove_dir(path)
-    }
-
-    /// Removes a directory with everything in it, or a file. Follows no symbolic link, not even one
-    /// that takes the place of a directory meanwhile.
-    ///
-    /// # Errors
-    /// The first that any of the removals gives; what was removed stays removed.
-    pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
-        let node = self.at().node(bytes(&path), AtSymlink::NoFollow).or_cannot("remove", &path)?;
-        if !node.is_dir() {
-            return self.remove_file(path);
-        }
-        Dir { node }.remove_content()?;
-        self.remove_dir(path)
-    }
-
-    /// Renames, and replaces a file or an empty directory at `to`.
-    ///
-    /// # Errors
-    /// The errors of rename(2).
-    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
-        self.rename_with(from, to, RenameFlags::Replace)
-    }
-
-    /// Renames; `flags` say what happens to a file or directory at `to`.
-    ///
-    /// # Errors
-    /// The errors of renameat2(2).
-    ///
-    /// ```
-    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
-    /// use lanefs::RenameFlags;
-    /// volume.write("/new", b"new")?;
-    /// volume.write("/current", b"old")?;
-    /// volume.rename_with("/new", "/current", RenameFlags::Exchange)?;
-    /// assert_eq!(volume.read("/current")?, b"new");
-    /// assert!(volume.rename_with("/new", "/current", RenameFlags::NoReplace).is_err());
-    /// # Ok::<(), lanefs::Error>(())
-    /// ```
-    pub fn rename_with(
-        &self,
-        from: impl AsRef<Path>,
-        to: impl AsRef<Path>,
-        flags: RenameFlags,
-    ) -> Result<()> {
-        self.at().rename(from, self.at(), to, flags)
-    }
-
-    /// Gives the inode at `from` another name. A symbolic link is linked itself.
-    ///
-    /// # Errors
-    /// [`Error::NotPermitted`] for a directory, [`Error::Exists`], [`Error::TooManyLinks`].
-    ///
-    /// ```
-    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
-    /// volume.write("/one", b"same")?;
-    /// volume.hard_link("/one", "/two")?;
-    /// assert_eq!(volume.metadata("/two")?.nlink(), 2);
-    /// # Ok::<(), lanefs::Error>(())
-    /// ```
-    pub fn hard_link(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
-        self.at().hard_link(from, self.at(), to)
-    }
-
-    /// Gives an open file the name `to`. The file may have been made without a name by
-    /// [`Dir::create_nameless`], but must not have lost its last one.
-    ///
-    /// # Errors
-    /// As [`hard_link`](Self::hard_link); [`Error::OtherVolume`]; [`Error::NotFound`] for a file
-    /// that was removed.
-    pub fn link_file(&self, file: &File, to: impl AsRef<Path>) -> Result<()> {
-        self.at().link_file(file, to)
-    }
-
-    /// Makes a symbolic link at `path` to `target`.
-    ///
-    /// # Errors
-    /// [`Error::Exists`], [`Error::NameTooLong`], [`Error::NoSpace`].
-    ///
-    /// ```
-    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
-    /// volume.write("/target", b"there")?;
-    /// volume.symlink("target", "/link")?;
-    /// assert_eq!(volume.read("/link")?, b"there");
-    /// assert_eq!(volume.read_link("/link")?.to_str(), Some("target"));
-    /// # Ok::<(), lanefs::Error>(())
-    /// ```
-    pub fn symlink(&self, target: impl AsRef<OsStr>, path: impl AsRef<Path>) -> Result<()> {
-        self.at().symlink(target, path)
-    }
-
-    /// Makes a device file, fifo, socket or empty file.
-    ///
-    /// # Errors
-    /// [`Error::Exists`], [`Error::NoSpace`]; [`Error::Invalid`] for another type, or a
-    /// device number that no inode can hold.
-    pub fn mknod(
-        &self,
-        path: impl AsRef<Path>,
-        file_type: FileType,
-        device: DeviceNumber,
-        attr: NewAttr,
-    ) -> Result<()> {
-        self.at().mknod(path, file_type, device, attr)
-    }
-
-    /// Returns the target of a symbolic link.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if it is none.
-    pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
-        self.at().read_link(path)
-    }
-
-    /// Sets mode, owner or times; `at_end` says whether a symbolic link at the end is followed.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], [`Error::NotPermitted`].
-    ///
-    /// ```
-    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
-    /// use lanefs::{AtSymlink, SetAttr, SetTime, Timestamp};
-    /// volume.write("/file", b"")?;
-    /// let set = SetAttr {
-    ///     permissions: Some(0o600),
-    ///     uid: Some(1000),
-    ///     mtime: Some(SetTime::At(Timestamp { sec: 1, nsec: 5 })),
-    ///     ..SetAttr::default()
-    /// };
-    /// volume.set_attr("/file", &set, AtSymlink::Follow)?;
-    /// assert_eq!(volume.metadata("/file")?.uid(), 1000);
-    /// # Ok::<(), lanefs::Error>(())
-    /// ```
-    pub fn set_attr(&self, path: impl AsRef<Path>, set: &SetAttr, at_end: AtSymlink) -> Result<()> {
-        self.at().set_attr(path, set, at_end)
     }
 
     /// Runs `f` for an unprivileged user: without the blocks reserved for root
@@ -471,6 +172,13 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::ReadOnly`]; the device's.
+    ///
+    /// ```
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
+    /// let told = volume.trim(0..u64::MAX, 1 << 20)?;
+    /// assert!(told > 8 << 20 && told < 16 << 20);
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
     pub fn trim(&self, range: std::ops::Range<u64>, least: u64) -> Result<u64> {
         let size = u64::from(self.fs.block_size);
         let blocks = range.start.div_ceil(size)..range.end / size;
@@ -479,6 +187,14 @@ impl Volume {
     }
 
     /// Returns what the superblock and the journal report.
+    ///
+    /// ```
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
+    /// let info = volume.info();
+    /// println!("{} blocks of {} bytes", info.superblock.blocks_count(), info.superblock.block_size());
+    /// assert!(info.writable && !info.recovery.journal.needed);
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
     pub fn info(&self) -> VolumeInfo {
         let superblock = self.fs.sb.lock().clone();
         VolumeInfo {
@@ -524,22 +240,15 @@ impl Volume {
     ///
     /// # Errors
     /// The journal's or the device's: the volume then needs recovery.
+    ///
+    /// ```
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
+    /// let file = volume.create_file("/file")?;
+    /// volume.close()?;
+    /// assert!(file.write_at(b"late", 0).is_err());
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
     pub fn close(self) -> Result<()> {
         self.whole("close", self.fs.close())
-    }
-}
-
-fn read_all(file: &File) -> Result<Vec<u8>> {
-    let mut content = Vec::new();
-    let mut piece = vec![0; 1 << 20];
-    // Not by i_size: that comes from the volume, and a hostile one can claim any size with
-    // holes.
-    loop {
-        let n = file.read_at(&mut piece, content.len() as u64)?;
-        content.try_reserve(n).map_err(|_| Error::NoMemory { bytes: content.len() + n })?;
-        content.extend_from_slice(piece.get(..n).unwrap_or_default());
-        if n < piece.len() {
-            return Ok(content);
-        }
     }
 }

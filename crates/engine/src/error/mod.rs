@@ -225,6 +225,9 @@ pub enum Error {
     /// Structures of the volume contradict each other.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
+    /// A thread of the volume could not be started (the system's error, such as EAGAIN).
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] io::Error),
     /// The journal failed or was aborted.
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -281,6 +284,8 @@ impl Error {
             // Opening failed before anything of the volume was touched: report the system's own
             // error.
             Error::Device(e) if matches!(e.op, Op::Open | Op::Lock) => e.errno(),
+            Error::Thread(e) => of(e).unwrap_or(EAGAIN),
+            Error::Journal(JournalError::Thread(e)) => of(e).unwrap_or(EAGAIN),
             Error::Journal(_)
             | Error::Device(_)
             | Error::Verity(_)

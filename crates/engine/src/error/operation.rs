@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 /// A failed operation of [`Volume`](crate::Volume), [`At`](crate::At) or [`Dir`](crate::Dir): what
 /// failed, with which path, and why.
 ///
-/// It reads as one line: `cannot open "/etc/passwd": No such file or directory`.
+/// It reads as one line: `cannot open "/etc/passwd": No such file or directory`. Operations on an
+/// open [`File`](crate::File) or a [`Node`](crate::Node) have no path to name.
 #[derive(Debug)]
 pub struct OperationError {
     operation: &'static str,
@@ -92,7 +93,7 @@ impl Error {
         }
     }
 
-    /// Returns the names the operation and its paths, unless the error names a path already.
+    /// Adds the operation and its paths to an error that names no path.
     fn naming(self, operation: &'static str, path: &Path, target: Option<&Path>) -> Error {
         match self {
             Error::Operation(_) => self,
@@ -110,7 +111,7 @@ impl Error {
 pub(crate) trait OrCannot<T> {
     fn or_cannot(self, operation: &'static str, path: impl AsRef<Path>) -> Result<T>;
 
-    /// Returns the names the second path of a rename or a link too.
+    /// Does the same, with the second path of a rename or a link.
     fn or_cannot_to(
         self,
         operation: &'static str,

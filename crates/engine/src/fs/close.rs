@@ -1,4 +1,10 @@
 //! The end of an open volume.
+//!
+//! Order: changes are refused first; then dirty pages, the journal, and at last the superblock are
+//! written, and the device is flushed.
+//!
+//! Hazard: a close that fails leaves the volume as a crash does. It is not marked clean, and the
+//! next open recovers it.
 
 use super::Fs;
 use super::mmp::HostClaim;
@@ -9,6 +15,7 @@ use lanefs_format::State;
 impl Fs {
     /// Makes everything durable.
     ///
+    /// # Errors
     /// The journal's, or the first of a file. Everything that can be committed is committed.
     pub(crate) fn sync(&self) -> Result<()> {
         let written = self.write_files();

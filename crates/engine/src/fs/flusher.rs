@@ -61,8 +61,7 @@ impl Flusher {
     pub(super) fn start(&self, fs: &Arc<Fs>) -> Result<()> {
         let (control, fs) = (Arc::clone(&self.control), Arc::downgrade(fs));
         let thread = thread::Builder::new().name("lanefs-flush".into()).spawn(move || run(&control, &fs));
-        *self.thread.lock() =
-            Some(thread.map_err(|e| Error::NotSupported(format!("a thread for writing out: {e}")))?);
+        *self.thread.lock() = Some(thread.map_err(Error::Thread)?);
         Ok(())
     }
 

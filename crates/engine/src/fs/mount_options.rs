@@ -72,8 +72,8 @@ const REFUSED: &[(&str, &str)] = &[
     ("strictatime", "reads leave the time of the last read as it is: noatime"),
     ("atime", "reads leave the time of the last read as it is: noatime"),
     ("minixdf", "statfs leaves out what files cannot have: bsddf"),
-    ("grpid", "a new file gets its group from whoever makes it: nogrpid"),
-    ("bsdgroups", "a new file gets its group from whoever makes it: nogrpid"),
+    ("grpid", "a new file gets the group of the process that makes it: nogrpid"),
+    ("bsdgroups", "a new file gets the group of the process that makes it: nogrpid"),
     (
         "auto_da_alloc",
         "content is written out by fsync, by age and by pressure, not by rename: noauto_da_alloc",

@@ -2,7 +2,7 @@
 
 use super::mmp::{HostClock, MmpClock, MmpWait, Waiting};
 use super::modes::{IVersion, Locking, Modes, Overwrite, WritebackMode};
-use lanefs_device::{Cached, FileOptions, IoUring};
+use lanefs_device::{Cached, FileOptions, IoUring, memory_size};
 use lanefs_format::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
@@ -193,7 +193,7 @@ impl OpenOptions {
     /// Returns the bound of all caches in bytes.
     pub(crate) fn cache(&self) -> u64 {
         const LEAST: u64 = 64 << 20;
-        self.cache_bytes.map_or_else(|| (physical_memory() / 4).max(LEAST), |bytes| bytes as u64)
+        self.cache_bytes.map_or_else(|| (memory_size() / 4).max(LEAST), |bytes| bytes as u64)
     }
 
     /// Sets what a read or write of a file's content locks (`locking=`).
@@ -279,17 +279,4 @@ impl OpenOptions {
             .io_uring(self.io_uring)
             .confined(self.confined)
     }
-}
-
-/// Returns the bytes of memory that the machine has.
-#[cfg(target_os = "linux")]
-fn physical_memory() -> u64 {
-    let system = rustix::system::sysinfo();
-    (system.totalram as u64).saturating_mul(system.mem_unit.into())
-}
-
-/// Returns the bytes of memory that a machine has at least.
-#[cfg(not(target_os = "linux"))]
-fn physical_memory() -> u64 {
-    1 << 30
 }

@@ -1,4 +1,12 @@
 //! Reads and writes inodes in the inode tables.
+//!
+//! Invariants:
+//! - A table block is read through the journal's cache, and changed under a handle only.
+//! - No directory entry leads to an inode that the superblock names, or to a reserved one but the
+//!   root.
+//!
+//! Hazard: numbers and content are those of the volume, which is not trusted: each inode is checked
+//! when it is read.
 
 use super::Store;
 use crate::error::{Corrupt, Error, Result};

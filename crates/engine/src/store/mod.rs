@@ -3,9 +3,10 @@
 //! [`Store::assemble`] makes a [`Store`]. [`Store::file_block`] reads a metadata block, and refuses
 //! pointers out of the volume or into its fixed metadata. A [`Txn`] changes blocks.
 //!
-//! Nothing here knows of inodes in use, of cached pages or of the threads that `fs` starts. Only
-//! the allocator asks which thread calls: each thread has its own lane of groups, and one that
-//! serves an unprivileged user leaves the reserved blocks.
+//! Nothing here knows of inodes in use or of cached pages. Threads play a part in three places:
+//! - The allocator gives each thread a lane of groups of its own, and leaves the reserved blocks if
+//!   the thread serves an unprivileged user. The generations of inodes have a counter for each.
+//! - `resize` copies blocks by several threads, which it starts and ends itself.
 
 pub(crate) mod alloc;
 mod assemble;
@@ -20,6 +21,7 @@ pub(crate) mod log_place;
 pub(crate) mod map;
 pub(crate) mod orphan;
 pub(crate) mod resize;
+pub(crate) mod space;
 mod superblock;
 mod torn;
 pub(crate) mod txn;

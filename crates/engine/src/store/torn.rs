@@ -12,8 +12,8 @@
 //! descriptor together with the superblock. Without such evidence the volume is refused.
 //!
 //! A resize changes more fields. Its transaction has the whole superblock, and the log has not been
-//! emptied while a superblock of another size is written home. So where the log waits for a replay,
-//! a backup of the old or the new size stands in for the superblock until then.
+//! emptied while a superblock of another size is written in place. So where the log waits for a
+//! replay, a backup of the old or the new size stands in for the superblock until then.
 
 use lanefs_device::{AlignedBuf, BlockDevice, Result};
 use lanefs_format::extent::{At, NodeRef};

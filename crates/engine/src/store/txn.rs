@@ -16,7 +16,7 @@
 
 use crate::error::{Error, Result};
 use crate::store::Store;
-use crate::store::alloc::{self, BlockKind, Claim, Reserved};
+use crate::store::space::Claim;
 use lanefs_journal::{Buffer, CommitData, Handle, Pending, Tid, WriteGuard};
 use lanefs_sync::order::{Level, Note};
 use std::cell::Cell;
@@ -39,6 +39,14 @@ pub(crate) mod credits {
     pub(crate) const ORPHAN: u32 = SUPER + 2 * INODE;
     /// An extended attribute block freed, copied or made.
     pub(crate) const XATTR: u32 = (1 + RUN) + FREED_RUN + INODE;
+}
+
+/// What a freed block held. Metadata must be revoked, so that recovery does not replay an old copy
+/// over the block's next content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BlockKind {
+    Data,
+    Metadata,
 }
 
 /// An open handle on a volume.
@@ -174,44 +182,14 @@ impl<'f> Txn<'f> {
         }
     }
 
+    /// Returns the claim that allocations take blocks of.
+    pub(super) fn claim_mut(&mut self) -> Option<&mut Claim> {
+        self.claim.as_mut()
+    }
+
     /// Takes the unspent part of the claim.
     pub(crate) fn unspent(&mut self) -> Option<Claim> {
         self.claim.take()
-    }
-
-    /// Takes one block for metadata, near `goal`, and marks it on disk.
-    ///
-    /// # Errors
-    /// [`Error::NoSpace`], with nothing changed.
-    pub(crate) fn alloc_meta(&mut self, goal: u64) -> Result<u64> {
-        Ok(self.alloc_run(goal, 1)?.0)
-    }
-
-    /// Takes 1..=`want` contiguous blocks near `goal` and marks them on disk.
-    ///
-    /// # Errors
-    /// [`Error::NoSpace`], with nothing changed.
-    pub(crate) fn alloc_run(&mut self, goal: u64, want: u32) -> Result<(u64, u32)> {
-        let mut reserved = match self.claim.as_mut().filter(|c| c.blocks() > 0) {
-            Some(claim) => alloc::reserve_claimed(self.store, goal, want, claim)?,
-            None => alloc::reserve(self.store, goal, want)?,
-        };
-        let run = (reserved.start(), reserved.len());
-        self.take_reserved(&mut reserved)?;
-        Ok(run)
-    }
-
-    /// Marks reserved blocks as used on disk, and leaves `reserved` empty.
-    pub(crate) fn take_reserved(&mut self, reserved: &mut Reserved) -> Result<()> {
-        alloc::take_reserved(self, reserved)
-    }
-
-    /// Frees blocks. They can be allocated again once this transaction has committed.
-    ///
-    /// # Errors
-    /// Blocks that no file can own, or that are free already.
-    pub(crate) fn free(&mut self, start: u64, len: u32, kind: BlockKind) -> Result<()> {
-        alloc::free_blocks(self, start, len, kind)
     }
 
     /// Tells the journal which blocks' bits are about to be cleared. Costs a credit for each

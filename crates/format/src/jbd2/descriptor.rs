@@ -56,14 +56,14 @@ impl<'a> Descriptor<'a> {
         Self { layout: *layout, block, sequence, tags: Vec::new() }
     }
 
-    /// Adds the home of the next copy; `copy` is what goes to the log (escaped if `escaped`).
+    /// Adds the block of the next copy; `copy` is what goes to the log (escaped if `escaped`).
     /// At most [`Layout::tags_per_block`].
-    pub fn push(&mut self, home: u64, copy: &[u8], escaped: bool) {
+    pub fn push(&mut self, block: u64, copy: &[u8], escaped: bool) {
         let mut flags = TagFlags::empty();
         flags.set(TagFlags::ESCAPE, escaped);
         flags.set(TagFlags::SAME_UUID, !self.tags.is_empty());
         let checksum = self.layout.copy_checksum(self.sequence, copy);
-        self.tags.push(Tag { block: home, flags, checksum });
+        self.tags.push(Tag { block, flags, checksum });
     }
 
     /// Marks the last tag, makes the checksum.

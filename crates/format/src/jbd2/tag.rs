@@ -21,7 +21,7 @@ bitflags! {
 /// The tag of one copy: where it belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tag {
-    /// The block's home on the volume.
+    /// The block of the volume that the copy is of.
     pub block: u64,
     /// `t_flags`.
     pub flags: TagFlags,

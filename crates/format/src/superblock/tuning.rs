@@ -126,7 +126,7 @@ impl Superblock {
         if let Some(options) = &tuning.mount_options {
             fits(options, MOUNT_OPTS_MAX).ok_or(TuningError::MountOptions)?;
             self.raw.s_mount_opts = [0; MOUNT_OPTS_MAX + 1];
-            super::copy_cut(&mut self.raw.s_mount_opts, options);
+            super::fields::copy_cut(&mut self.raw.s_mount_opts, options);
         }
         if tuning.checksum_seed == Some(true) {
             self.set_checksum_seed()?;

@@ -3,11 +3,12 @@
 //! Hazard: a server that an attacker controls can send these messages too. It must gain no more by
 //! them than to end its own mount.
 
-mod words;
+mod messages;
 
 use crate::error::MountError;
 use crate::pass;
 use crate::table::MountDevice;
+pub(crate) use messages::{BrokerCall, BrokerRequest};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::thread::Pid;
@@ -20,7 +21,6 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-pub(crate) use words::{Question, Word};
 
 /// The greatest length of a text from the broker, in bytes.
 pub(crate) const LONGEST: usize = 64 << 10;
@@ -30,7 +30,7 @@ pub(crate) const LONGEST: usize = 64 << 10;
 /// A confined process can neither mount nor unmount, and cannot look into the namespaces of other
 /// processes. So the server starts a broker before it is confined. The broker mounts the one
 /// directory that its command line names, passes the connection to the server, and then knows these
-/// words only:
+/// requests only:
 /// - unmount this mount, or end its connection;
 /// - leave the mount when the server ends;
 /// - remove the socket of the mount;
@@ -47,13 +47,13 @@ pub(crate) const LONGEST: usize = 64 << 10;
 /// stays, so that programs get ENOTCONN and do not write to the directory below. A mount that the
 /// server had not announced yet is unmounted.
 ///
-/// Words go over one socket, questions over another. A second thread of the broker answers the
-/// questions and waits for nothing but `/proc`: the serving threads of the server ask them, and an
+/// Requests go over one socket, calls over another. A second thread of the broker answers the
+/// calls and waits for nothing but `/proc`: the serving threads of the server make them, and an
 /// unmount waits for requests that these threads serve.
 #[derive(Debug)]
 pub struct Broker {
-    words: Mutex<UnixStream>,
-    questions: Mutex<UnixStream>,
+    requests: Mutex<UnixStream>,
+    calls: Mutex<UnixStream>,
     /// The socket of the mount, or why there is none, until it is taken.
     socket: Mutex<Option<Result<OwnedFd, String>>>,
     child: Child,
@@ -65,13 +65,13 @@ impl Broker {
     /// # Errors
     /// The system's.
     pub fn start(mut command: Command) -> io::Result<Arc<Self>> {
-        let (words, their_words) = UnixStream::pair()?;
-        let (questions, their_questions) = UnixStream::pair()?;
+        let (requests, their_words) = UnixStream::pair()?;
+        let (calls, their_questions) = UnixStream::pair()?;
         command.stdin(OwnedFd::from(their_words)).stdout(OwnedFd::from(their_questions));
         // No process reads its standard error: the broker reports to the server by the sockets.
         let child = command.stderr(Stdio::null()).spawn()?;
-        let (words, questions) = (Mutex::new(words), Mutex::new(questions));
-        Ok(Arc::new(Self { words, questions, socket: Mutex::new(None), child }))
+        let (requests, calls) = (Mutex::new(requests), Mutex::new(calls));
+        Ok(Arc::new(Self { requests, calls, socket: Mutex::new(None), child }))
     }
 
     /// Returns the socket that was made beside the mount. Only once.
@@ -86,13 +86,13 @@ impl Broker {
     /// process.
     pub fn keep_mount(&self) {
         // Without a broker it stays in any case.
-        let _ = self.say(Word::Keep);
+        let _ = self.request(BrokerRequest::Keep);
     }
 
     /// Asks the broker to remove the socket of the mount.
     pub fn remove_socket(&self) {
         // A broker that has ended has removed it.
-        let _ = self.say(Word::RemoveSocket);
+        let _ = self.request(BrokerRequest::RemoveSocket);
     }
 
     /// Asks the broker to mount. Returns the connection, the directory and the device number.
@@ -100,7 +100,7 @@ impl Broker {
     /// # Errors
     /// What the broker says, and where it has gone.
     pub(crate) fn mount(&self) -> Result<(OwnedFd, PathBuf, MountDevice), MountError> {
-        let (text, files) = self.say(Word::Mount)?;
+        let (text, files) = self.request(BrokerRequest::Mount)?;
         let broken = || MountError::BrokerProcess(Errno::PROTO.into());
         let mut fields = text.as_slice();
         let mut number = || -> Option<u32> {
@@ -125,7 +125,7 @@ impl Broker {
     /// # Errors
     /// What the broker says, and where it has gone.
     pub(crate) fn unmount(&self, sync: bool) -> Result<(), MountError> {
-        self.say(if sync { Word::UnmountSynced } else { Word::Unmount }).map(drop)
+        self.request(if sync { BrokerRequest::UnmountSynced } else { BrokerRequest::Unmount }).map(drop)
     }
 
     /// Returns a function that has the broker connect to the server of the volume. It asks over a
@@ -134,7 +134,7 @@ impl Broker {
     /// # Errors
     /// Where the broker has gone.
     pub fn dialer(&self) -> io::Result<impl Fn() -> io::Result<OwnedFd> + Send + Sync + 'static> {
-        let passed = self.say(Word::Dialer).map_err(|e| io::Error::other(e.to_string()))?;
+        let passed = self.request(BrokerRequest::Dialer).map_err(|e| io::Error::other(e.to_string()))?;
         let socket = passed.1.into_iter().next().ok_or(Errno::PROTO)?;
         let socket = Mutex::new(UnixStream::from(socket));
         Ok(move || {
@@ -145,16 +145,16 @@ impl Broker {
         })
     }
 
-    /// Sends a word, and waits for the answer: a text and files.
-    fn say(&self, word: Word) -> Result<(Vec<u8>, Vec<OwnedFd>), MountError> {
-        let mut words = self.words.lock();
-        words.write_all(&[word as u8])?;
-        let (refused, files) = pass::receive(&*words).map_err(io::Error::from)?;
+    /// Sends a request, and waits for the answer: a text and files.
+    fn request(&self, request: BrokerRequest) -> Result<(Vec<u8>, Vec<OwnedFd>), MountError> {
+        let mut requests = self.requests.lock();
+        requests.write_all(&[request as u8])?;
+        let (refused, files) = pass::receive(&*requests).map_err(io::Error::from)?;
         let mut len = [0; 4];
-        words.read_exact(&mut len)?;
+        requests.read_exact(&mut len)?;
         let len = u32::from_le_bytes(len) as usize;
         let mut text = vec![0; len.min(LONGEST)];
-        words.read_exact(&mut text)?;
+        requests.read_exact(&mut text)?;
         match refused {
             0 => Ok((text, files)),
             _ => Err(MountError::Found(String::from_utf8_lossy(&text).into_owned())),
@@ -164,13 +164,13 @@ impl Broker {
     /// Returns whether the caller with these fields has the capability that they name. False if the
     /// broker has ended.
     pub(crate) fn has(&self, caller: [u32; 4]) -> bool {
-        self.ask(Question::Has, caller).is_ok_and(|answer| answer == 1)
+        self.call(BrokerCall::Has, caller).is_ok_and(|answer| answer == 1)
     }
 
     /// Returns whether the caller with these fields is in the group that they name. False if the
     /// broker has ended.
     pub(crate) fn is_in_group(&self, caller: [u32; 4]) -> bool {
-        self.ask(Question::InGroup, caller).is_ok_and(|answer| answer == 1)
+        self.call(BrokerCall::InGroup, caller).is_ok_and(|answer| answer == 1)
     }
 
     /// Asks the broker to end the connection.
@@ -178,7 +178,7 @@ impl Broker {
     /// # Errors
     /// The system's, and EPIPE if the broker has ended.
     pub(crate) fn abort(&self) -> rustix::io::Result<()> {
-        match self.ask(Question::Abort, [0; 4]).map_err(|_| Errno::PIPE)? {
+        match self.call(BrokerCall::Abort, [0; 4]).map_err(|_| Errno::PIPE)? {
             0 => Ok(()),
             errno => Err(Errno::from_raw_os_error(errno)),
         }
@@ -187,7 +187,7 @@ impl Broker {
     /// Sets what the kernel keeps in its cache of the mount, by the number of the rule.
     pub(crate) fn set_cache(&self, rule: u32) {
         // A broker that has ended leaves the last rule in force.
-        let _ = self.ask(Question::SetCache, [0, 0, 0, rule]);
+        let _ = self.call(BrokerCall::SetCache, [0, 0, 0, rule]);
     }
 
     /// Asks the broker to give a thread of this process the normal scheduling policy, some time
@@ -196,14 +196,14 @@ impl Broker {
     pub(crate) fn release_thread(&self, thread: Pid) {
         let fields = [0, 0, thread.as_raw_pid().cast_unsigned(), 0];
         // Without a broker the thread does that itself, with the next request that it serves.
-        let _ = self.questions.lock().write_all(&Question::Release.encode(fields));
+        let _ = self.calls.lock().write_all(&BrokerCall::Release.encode(fields));
     }
 
-    fn ask(&self, question: Question, fields: [u32; 4]) -> io::Result<i32> {
-        let mut questions = self.questions.lock();
-        questions.write_all(&question.encode(fields))?;
+    fn call(&self, call: BrokerCall, fields: [u32; 4]) -> io::Result<i32> {
+        let mut calls = self.calls.lock();
+        calls.write_all(&call.encode(fields))?;
         let mut answer = [0; 4];
-        questions.read_exact(&mut answer)?;
+        calls.read_exact(&mut answer)?;
         Ok(i32::from_le_bytes(answer))
     }
 }
@@ -211,8 +211,8 @@ impl Broker {
 impl Drop for Broker {
     /// Ends the broker, and waits for that.
     fn drop(&mut self) {
-        let _ = self.words.get_mut().shutdown(Shutdown::Both);
-        let _ = self.questions.get_mut().shutdown(Shutdown::Both);
+        let _ = self.requests.get_mut().shutdown(Shutdown::Both);
+        let _ = self.calls.get_mut().shutdown(Shutdown::Both);
         let _ = self.child.wait();
     }
 }
@@ -224,20 +224,20 @@ mod tests {
     /// The thread that has another thread released holds the lock of all workers.
     #[test]
     fn a_release_is_not_waited_for() {
-        let ((words, _their_words), (questions, mut theirs)) =
+        let ((requests, _their_words), (calls, mut theirs)) =
             (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
-        // A question that was not answered fails, and does not hang.
-        questions.set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();
-        let (words, questions) = (Mutex::new(words), Mutex::new(questions));
+        // A call that was not answered fails, and does not hang.
+        calls.set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();
+        let (requests, calls) = (Mutex::new(requests), Mutex::new(calls));
         let child = Command::new("true").spawn().unwrap();
-        let broker = Broker { words, questions, socket: Mutex::new(None), child };
+        let broker = Broker { requests, calls, socket: Mutex::new(None), child };
         theirs.write_all(&7i32.to_le_bytes()).unwrap();
         broker.release_thread(rustix::thread::gettid());
-        // The answer to the next question is still there.
-        assert_eq!(broker.ask(Question::InGroup, [0; 4]).unwrap(), 7);
-        let mut bytes = [0; Question::LEN];
+        // The answer to the next call is still there.
+        assert_eq!(broker.call(BrokerCall::InGroup, [0; 4]).unwrap(), 7);
+        let mut bytes = [0; BrokerCall::LEN];
         theirs.read_exact(&mut bytes).unwrap();
         let me = rustix::thread::gettid().as_raw_pid().cast_unsigned();
-        assert_eq!(Question::decode(bytes), Some((Question::Release, [0, 0, me, 0])));
+        assert_eq!(BrokerCall::decode(bytes), Some((BrokerCall::Release, [0, 0, me, 0])));
     }
 }

@@ -9,12 +9,10 @@ use crate::fault::{Answer, Fault};
 use crate::handles::Open;
 use crate::notifier::Notice;
 use crate::wire::InHeader;
-use lanefs::format::InodeFlags;
+use lanefs::format::{InodeFlags, S_ISGID, S_ISUID};
 use lanefs::{Metadata, Modifier, Node};
 use rustix::io::Errno;
 
-const SET_IDS: u16 = 0o6000;
-const SET_GROUP_ID: u16 = 0o2000;
 const GROUP_EXECUTES: u16 = 0o010;
 
 /// A change of content.
@@ -104,9 +102,10 @@ pub(super) fn check_flags(meta: &Metadata, change: Change) -> Answer {
     if meta.flags().intersects(forbids) { Err(Fault(Errno::PERM)) } else { Ok(()) }
 }
 
-/// Returns as what `caller` changes content.
+/// Returns how the caller counts for a change of content: privileged, of the file's group, or
+/// other.
 fn modifier(caller: &Caller<'_>, meta: &Metadata, keeps: Keeps) -> Modifier {
-    if meta.permissions() & SET_IDS == 0 {
+    if meta.permissions() & (S_ISUID | S_ISGID) == 0 {
         return Modifier::Privileged;
     }
     let kill = match keeps {
@@ -120,7 +119,8 @@ fn modifier(caller: &Caller<'_>, meta: &Metadata, keeps: Keeps) -> Modifier {
     }
 }
 
-/// Returns as what `caller` changes owner or group. Set-user-id is cleared for every caller.
+/// Returns how the caller counts for a change of owner or group. Set-user-id is cleared for every
+/// caller.
 pub(super) fn chown_modifier(caller: &Caller<'_>, meta: &Metadata) -> Modifier {
     match is_outsider(caller, meta) && !caller.has(Capability::Fsetid) {
         true => Modifier::Other,
@@ -131,5 +131,5 @@ pub(super) fn chown_modifier(caller: &Caller<'_>, meta: &Metadata) -> Modifier {
 /// Returns whether set-group-id without execution is in question, and the caller is not of the
 /// group.
 fn is_outsider(caller: &Caller<'_>, meta: &Metadata) -> bool {
-    meta.permissions() & (SET_GROUP_ID | GROUP_EXECUTES) == SET_GROUP_ID && !caller.is_of_group(meta)
+    meta.permissions() & (S_ISGID | GROUP_EXECUTES) == S_ISGID && !caller.is_of_group(meta)
 }

@@ -17,7 +17,7 @@ use lanefs::{Metadata, Node, Verity};
 use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
 
-/// Flags of both worlds: of chattr(1), and of struct fsxattr.
+/// Flags, as chattr(1) and as `struct fsxattr` have them.
 const XFLAGS: [(InodeFlags, u32); 7] = [
     (InodeFlags::IMMUTABLE, 0x8),
     (InodeFlags::APPEND, 0x10),

@@ -35,8 +35,8 @@ impl Filesystem {
         })
     }
 
-    /// Tells the kernel of an inode, which it then knows once more: so the request must not fail
-    /// later.
+    /// Answers with an inode. The kernel counts a lookup for it, so the request must not fail
+    /// afterwards.
     fn tell(&self, node: Node, out: &mut Outbox) -> Answer {
         let id = self.nodes.id_of(node.ino());
         out.put(&entry_out(id, &node.metadata(), self.owners))?;

@@ -434,12 +434,12 @@ impl MountOption {
 /// Returns what the mount option `word` asks for.
 ///
 /// # Errors
-/// Of a word that is of no option, or is refused.
+/// The word is not an option, or is refused.
 pub(super) fn action_of(word: &str) -> Result<Action, OptionError> {
     match MountOption::find(word) {
         Some(MountOption { action: Action::Refused, text, .. }) => Err(OptionError::new(word, *text)),
         Some(option) => Ok(option.action),
-        // It says why it takes it for none.
+        // The engine reports why.
         None => Ok(Action::Volume),
     }
 }

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_held_up_is_alone_no_longer() {
+    fn a_thread_that_is_held_up_is_alone_no_longer() {
         let workers = alone();
         thread::scope(|scope| {
             // This thread watches. It then takes the next request, since the first thread never
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_in_vain_is_alone_no_longer() {
+    fn a_thread_that_waits_in_vain_is_alone_no_longer() {
         let workers = alone();
         assert_eq!(workers.begin(gettid(), || false), Some(WaitTurn::Alone));
         thread::scope(|scope| {
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_a_request_lying_is_alone_no_longer_at_once() {
+    fn a_thread_that_leaves_a_request_is_alone_no_longer_at_once() {
         for (lies, looks) in [(true, 1), (false, QUIET as usize + 1)] {
             let workers = alone();
             assert_eq!(workers.begin(gettid(), || false), Some(WaitTurn::Alone));

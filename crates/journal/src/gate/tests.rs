@@ -62,7 +62,7 @@ fn a_slot_is_used_again_while_a_late_thread_passes() {
 }
 
 #[test]
-fn who_finds_it_full_gets_into_the_next() {
+fn a_handle_that_finds_it_full_joins_the_next() {
     model(|| {
         let gate = Arc::new(Gate::new(Tid(1), 4));
         let first = gate.attempt(3).unwrap();
@@ -169,7 +169,7 @@ fn somebody_is_told_that_only_a_commit_helps() {
 }
 
 #[test]
-fn who_gives_up_leaves_no_trace() {
+fn a_waiter_that_gives_up_leaves_no_trace() {
     model(|| {
         let gate = Arc::new(Gate::new(Tid(1), 4));
         let first = gate.attempt(3).unwrap();

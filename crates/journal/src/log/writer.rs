@@ -1,4 +1,8 @@
 //! Writes transactions to the log, and the tail to its superblock.
+//!
+//! Invariants:
+//! - A transaction takes no more blocks than were set aside for its credits, so it always fits.
+//! - The checkpoint moves the tail only over transactions whose blocks are durable in place.
 
 use super::{LogMap, Ring};
 use crate::buffer::Content;

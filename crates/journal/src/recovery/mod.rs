@@ -7,7 +7,7 @@
 //! - **Revoke** finds, for each block with copies in the log, the newest transaction that revoked
 //!   it.
 //! - **Replay** verifies every copy that is not revoked. Only if all are good, it reads the newest
-//!   copy of each block again, writes it home, flushes, and marks the log empty in the journal
+//!   copy of each block again, writes it in place, flushes, and marks the log empty in the journal
 //!   superblock.
 //!
 //! So a damaged log changes nothing on the volume, and after a power cut during recovery the log
@@ -25,7 +25,7 @@
 //! Each pass reads many blocks at a time.
 //!
 //! Hazard: the log is not trusted. No pass reads a block of the ring twice, memory is bounded by
-//! the ring's size, and home locations outside the volume or inside the log are errors. Nor is the
+//! the ring's size, and tags of blocks outside the volume or inside the log are errors. Nor is the
 //! medium, which may answer a later pass otherwise: each pass verifies what it uses.
 
 mod fast_commit;
@@ -51,7 +51,7 @@ pub struct Report {
     pub needed: bool,
     /// Committed transactions found.
     pub transactions: u32,
-    /// Blocks written home.
+    /// Blocks written in place.
     pub blocks: u64,
     /// Copies that were not replayed because their block was revoked.
     pub revoked: u64,
@@ -101,7 +101,7 @@ pub fn recover(device: &dyn BlockDevice, block_size: u32, log: &LogConfig) -> Re
     report.transactions = plan.transactions;
     report.revoked = plan.revoked;
     report.blocks = plan.newest.len() as u64;
-    plan.write_home(device, &map, &sb.layout())?;
+    plan.write_in_place(device, &map, &sb.layout())?;
     device.flush()?;
     // One past the first uncommitted transaction, whose remains must not be read as a new one.
     sb.set_tail(plan.end.next().0, 0);
@@ -126,9 +126,9 @@ pub fn clear_errno(device: &dyn BlockDevice, block_size: u32, log: &LogConfig) -
     Ok(())
 }
 
-/// The blocks that a replay writes home.
+/// The blocks that a replay writes in place.
 struct ReplayPlan {
-    /// For each home block the newest copy that is not revoked.
+    /// For each block the newest copy that is not revoked.
     newest: BTreeMap<u64, LoggedCopy>,
     transactions: u32,
     revoked: u64,
@@ -162,8 +162,8 @@ impl ReplayPlan {
         Ok(Self { newest, transactions: scan.transactions, revoked, end: scan.end, head: scan.head })
     }
 
-    /// Writes the newest copies home, in order of their blocks.
-    fn write_home(&self, device: &dyn BlockDevice, map: &LogMap, layout: &Layout) -> Result<()> {
+    /// Writes the newest copies in place, in order of their blocks.
+    fn write_in_place(&self, device: &dyn BlockDevice, map: &LogMap, layout: &Layout) -> Result<()> {
         let copies: Vec<LoggedCopy> = self.newest.values().copied().collect();
         let mut buf = batch_buffer(map, &copies);
         for batch in copies.chunks(BATCH) {
@@ -173,8 +173,8 @@ impl ReplayPlan {
                     jbd2::unescape(content);
                 }
             }
-            let homes = batch.iter().map(|copy| copy.tag.block);
-            let blocks: Vec<(u64, &[u8])> = homes.zip(buf.chunks_exact(map.block_size())).collect();
+            let places = batch.iter().map(|copy| copy.tag.block);
+            let blocks: Vec<(u64, &[u8])> = places.zip(buf.chunks_exact(map.block_size())).collect();
             write_merged(device, map.block_size() as u64, &blocks)?;
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use super::rig::{Files, Ran, Work};
 use crate::cause::cause;
-use crate::experiment::{Case, Entry, Experiment, Ground, Metric, Rig, Shot};
+use crate::experiment::{Case, Entry, Experiment, Measurement, Metric, Rig, Setup};
 use crate::load::{Storm, bare_storm, more_open_files, sparse_files, storm};
 use crate::peer::Peer;
 use crate::plan::Plan;
@@ -34,8 +34,8 @@ impl Experiment for FsyncStorm {
     }
 
     fn cases(&self, plan: &Plan) -> Vec<Case> {
-        let played = plan.simulated.iter().map(|device| played(plan, *device));
-        std::iter::once(modes(plan)).chain(played).collect()
+        let simulated = plan.simulated.iter().map(|device| on_simulated(plan, *device));
+        std::iter::once(modes(plan)).chain(simulated).collect()
     }
 
     fn findings(&self, cases: &[CaseResult]) -> Vec<String> {
@@ -134,9 +134,9 @@ fn modes(plan: &Plan) -> Case {
                 ext4("ext4 dioread_nolock, nodelalloc", log, "dioread_nolock,nodelalloc"),
             ),
             work.peer(Peer::KernelXfs, xfs()),
-            Entry::peer(Peer::Raw, "raw writes, shared flush", move |ground| {
-                let backing = ground.backing()?;
-                Ok(Box::new(Bare { file: open_raw(backing)?, whole: backing.size(), size }))
+            Entry::peer(Peer::Raw, "raw writes, shared flush", move |setup| {
+                let backing = setup.backing()?;
+                Ok(Box::new(RawFsyncs { file: open_raw(backing)?, whole: backing.size(), size }))
             }),
         ],
         gain: GAIN,
@@ -146,7 +146,7 @@ fn modes(plan: &Plan) -> Case {
 }
 
 /// Returns the case on a simulated device, such as the source's volume.
-fn played(plan: &Plan, device: Simulated) -> Case {
+fn on_simulated(plan: &Plan, device: Simulated) -> Case {
     let size = size(plan).min(1 << 20);
     let most = plan.storm.iter().copied().max().unwrap_or(0);
     let work = work(size);
@@ -155,7 +155,7 @@ fn played(plan: &Plan, device: Simulated) -> Case {
     let whole = most * size + 3 * (u64::from(large) << 20);
     let on = |name, log, mode: WritebackMode, delalloc| {
         let options = OpenOptions::new().writeback(mode).delalloc(delalloc);
-        let open = move |_: &Ground| simulated(device.pace, whole, log, options.clone());
+        let open = move |_: &Setup| simulated(device.pace, whole, log, options.clone());
         work.elsewhere(name, open).simulated(device.title)
     };
     Case {
@@ -185,19 +185,19 @@ fn played(plan: &Plan, device: Simulated) -> Case {
 }
 
 /// The limit.
-struct Bare {
+struct RawFsyncs {
     file: File,
     whole: u64,
     size: u64,
 }
 
-impl Rig for Bare {
-    fn run(&self, threads: u64, time: Duration) -> Outcome<Shot> {
+impl Rig for RawFsyncs {
+    fn run(&self, threads: u64, time: Duration) -> Outcome<Measurement> {
         let began = Instant::now();
         let ran = figures(&bare_storm(&self.file, self.whole, threads as usize, self.size, time)?);
         let mut detail = Detail { seconds: began.elapsed().as_secs_f64(), ..Detail::default() };
         detail.histograms.extend(ran.timed.into_iter().map(|(name, hist)| (name.to_owned(), hist)));
-        Ok(Shot { values: ran.values, detail })
+        Ok(Measurement { values: ran.values, detail })
     }
 
     fn finish(self: Box<Self>) -> Outcome<()> {

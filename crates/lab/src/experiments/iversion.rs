@@ -24,11 +24,11 @@ impl Experiment for IVersions {
     }
 
     fn question(&self) -> &'static str {
-        "What does it cost to change i_version with every write, and does nobody miss a change if it moves only when looked at?"
+        "What does it cost to change i_version with every write, and does every observer see each change if it changes only after a read?"
     }
 
     fn cases(&self, plan: &Plan) -> Vec<Case> {
-        [("none", "nobody looks", 0), ("one", "one observer", 1), ("many", "eight observers", MANY)]
+        [("none", "no observer", 0), ("one", "one observer", 1), ("many", "eight observers", MANY)]
             .into_iter()
             .map(|(name, who, observers)| case(plan, name, who, observers))
             .collect()
@@ -87,7 +87,7 @@ fn case(plan: &Plan, name: &'static str, who: &str, observers: usize) -> Case {
         fresh: false,
         patience: 1,
         contenders,
-        gain: "where i_version changes only after somebody looked",
+        gain: "where i_version changes only after a read",
         versus: vec![(NEW, OLD)],
         published,
     }

@@ -1,7 +1,7 @@
 //! Sources 000 and 003: what a journal handle for each overwrite costs.
 
 use super::rig::{Ran, Work};
-use crate::experiment::{Case, Experiment, Ground, Metric};
+use crate::experiment::{Case, Experiment, Metric, Setup};
 use crate::load::random_overwrites;
 use crate::peer::Peer;
 use crate::plan::Plan;
@@ -52,9 +52,9 @@ impl Experiment for Overwrites {
             published: published::overwrite().into_iter().map(|series| (0, series)).collect(),
         };
         let dax = |overwrite| {
-            move |ground: &Ground| {
+            move |setup: &Setup| {
                 let whole = FILES * size + (256 << 20);
-                mapped(&ground.memory.join("volume"), whole, OpenOptions::new().overwrite(overwrite))
+                mapped(&setup.memory.join("volume"), whole, OpenOptions::new().overwrite(overwrite))
             }
         };
         vec![

@@ -2,13 +2,13 @@
 
 use super::rig::{Ran, Work};
 use crate::Outcome;
-use crate::experiment::{Case, Entry, Experiment, Metric, Rig, Shot};
+use crate::experiment::{Case, Entry, Experiment, Measurement, Metric, Rig};
 use crate::load::mixed;
 use crate::peer::Peer;
 use crate::plan::Plan;
 use crate::published;
 use crate::rangelock::work::{Regions, hundred};
-use crate::rangelock::{IntervalTree, MutexBTree, Ours, Variant};
+use crate::rangelock::{IntervalTree, LanefsLock, MutexBTree, Variant};
 use crate::results::{Better, CaseResult, Detail, Series};
 use crate::store::{ext4, filled, lanefs, xfs};
 use ::lanefs::Locking;
@@ -70,7 +70,7 @@ fn lock(plan: &Plan, name: &'static str, title: &str, regions: Regions, publishe
         fresh: false,
         patience: 1,
         contenders: vec![
-            variant::<Ours>(OURS, regions),
+            variant::<LanefsLock>(OURS, regions),
             variant::<MutexBTree>(MUTEX, regions),
             variant::<IntervalTree>(TREE, regions),
         ],
@@ -87,11 +87,11 @@ fn variant<V: Variant>(name: &'static str, regions: Regions) -> Entry {
 struct Lock(Regions, fn(Regions, usize, Duration) -> f64);
 
 impl Rig for Lock {
-    fn run(&self, threads: u64, time: Duration) -> Outcome<Shot> {
+    fn run(&self, threads: u64, time: Duration) -> Outcome<Measurement> {
         let began = Instant::now();
         let rate = (self.1)(self.0, threads as usize, time);
         let detail = Detail { seconds: began.elapsed().as_secs_f64(), ..Detail::default() };
-        Ok(Shot { values: vec![Some(rate)], detail })
+        Ok(Measurement { values: vec![Some(rate)], detail })
     }
 
     fn finish(self: Box<Self>) -> Outcome<()> {

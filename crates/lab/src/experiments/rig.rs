@@ -2,7 +2,7 @@
 
 use crate::Outcome;
 use crate::counted::counted;
-use crate::experiment::{Entry, Ground, Rig, Shot};
+use crate::experiment::{Entry, Measurement, Rig, Setup};
 use crate::hist::Hist;
 use crate::peer::Peer;
 use crate::results::Detail;
@@ -29,7 +29,7 @@ impl Ran {
     }
 }
 
-type LayOut = dyn Fn(&dyn Store, &Ground) -> Outcome<Files>;
+type LayOut = dyn Fn(&dyn Store, &Setup) -> Outcome<Files>;
 type Loop = dyn Fn(&dyn Store, &Files, u64, Duration) -> Outcome<Ran>;
 type Derive = dyn Fn(u64, &Detail) -> Vec<Option<f64>>;
 
@@ -44,7 +44,7 @@ pub(super) struct Work {
 
 impl Work {
     pub(super) fn new(
-        lay_out: impl Fn(&dyn Store, &Ground) -> Outcome<Files> + 'static,
+        lay_out: impl Fn(&dyn Store, &Setup) -> Outcome<Files> + 'static,
         run: impl Fn(&dyn Store, &Files, u64, Duration) -> Outcome<Ran> + 'static,
     ) -> Self {
         Self { lay_out: Rc::new(lay_out), run: Rc::new(run), derive: Rc::new(|_, _| Vec::new()) }
@@ -57,7 +57,7 @@ impl Work {
     /// Returns a mode of lanefs on the backing file.
     pub(super) fn own(&self, contender: Contender) -> Entry {
         let work = self.clone();
-        Entry::own(contender.name, move |ground| work.rig(contender.set_up(ground.backing()?)?, ground))
+        Entry::own(contender.name, move |setup| work.rig(contender.set_up(setup.backing()?)?, setup))
     }
 
     /// Returns an entry of another program, on the backing file.
@@ -69,14 +69,14 @@ impl Work {
     pub(super) fn elsewhere(
         &self,
         name: &'static str,
-        open: impl Fn(&Ground) -> Outcome<Box<dyn Store>> + 'static,
+        open: impl Fn(&Setup) -> Outcome<Box<dyn Store>> + 'static,
     ) -> Entry {
         let work = self.clone();
-        Entry::own(name, move |ground| work.rig(open(ground)?, ground))
+        Entry::own(name, move |setup| work.rig(open(setup)?, setup))
     }
 
-    fn rig(&self, store: Box<dyn Store>, ground: &Ground) -> Outcome<Box<dyn Rig>> {
-        let (laid, before) = counted(&*store, || (self.lay_out)(&*store, ground))?;
+    fn rig(&self, store: Box<dyn Store>, setup: &Setup) -> Outcome<Box<dyn Rig>> {
+        let (laid, before) = counted(&*store, || (self.lay_out)(&*store, setup))?;
         Ok(Box::new(OnStore { files: laid, before, work: self.clone(), store }))
     }
 }
@@ -91,7 +91,7 @@ struct OnStore {
 }
 
 impl Rig for OnStore {
-    fn run(&self, point: u64, time: Duration) -> Outcome<Shot> {
+    fn run(&self, point: u64, time: Duration) -> Outcome<Measurement> {
         let (ran, mut detail) =
             counted(&*self.store, || (self.work.run)(&*self.store, &self.files, point, time))?;
         let mut values = ran.values;
@@ -106,7 +106,7 @@ impl Rig for OnStore {
         // What the loop timed is timed each time, and for all stores alike.
         detail.histograms.extend(ran.timed.into_iter().map(|(name, hist)| (name.to_owned(), hist)));
         detail.counters.extend(ran.counted.into_iter().map(|(name, n)| (name.to_owned(), n)));
-        Ok(Shot { values, detail })
+        Ok(Measurement { values, detail })
     }
 
     fn finish(self: Box<Self>) -> Outcome<()> {

@@ -12,7 +12,7 @@ pub mod work;
 pub use interval_tree::IntervalTree;
 pub use lanefs_rangelock::Range;
 pub use mutex_btree::MutexBTree;
-pub use ours::Ours;
+pub use ours::LanefsLock;
 pub use rwlock::RwLock;
 
 use std::sync::atomic::{AtomicBool, Ordering};

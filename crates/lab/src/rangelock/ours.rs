@@ -5,9 +5,9 @@ use lanefs_rangelock::{RangeLock, ReadGuard, WriteGuard};
 
 /// `lanefs_rangelock::RangeLock`.
 #[derive(Default)]
-pub struct Ours(pub RangeLock);
+pub struct LanefsLock(pub RangeLock);
 
-impl Variant for Ours {
+impl Variant for LanefsLock {
     const NAME: &'static str = "rangelock";
     type Read<'a> = ReadGuard<'a>;
     type Write<'a> = WriteGuard<'a>;

@@ -4,7 +4,7 @@
 //! one group have one scale.
 
 use super::palette::{COLORS, Palette};
-use super::paper::{LEFT, RIGHT, WIDTH};
+use super::paper::{LEFT, RIGHT, WIDTH, title};
 use super::xml::Text;
 use crate::results::{Chart, Origin, Point, Series};
 use crate::table::{figure, label, places};
@@ -90,7 +90,7 @@ fn row(svg: &mut String, series: &Series, point: &Point, (color, most, y): (&str
         svg,
         "<g data-series=\"{}\" data-origin=\"{origin}\"><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" font-size=\"{size:.1}\" \
          fill=\"currentColor\">{}</text><rect x=\"{NAMES}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"{:.1}\" fill=\"{fill}\" \
-         stroke=\"{line}\" data-at=\"{}\" data-value=\"{}\"><title>{}: {} at {} ({} to {})</title></rect>\
+         stroke=\"{line}\" data-at=\"{}\" data-value=\"{}\">{}</rect>\
          <text x=\"{:.1}\" y=\"{:.1}\" font-size=\"11\" fill=\"currentColor\">{}</text></g>",
         Text(&series.name),
         NAMES - 6.0,
@@ -100,11 +100,7 @@ fn row(svg: &mut String, series: &Series, point: &Point, (color, most, y): (&str
         ROW - 4.0,
         point.at,
         point.median,
-        Text(&label(series)),
-        figure(point.median),
-        point.at,
-        figure(point.min),
-        figure(point.max),
+        title(series, point),
         NAMES + width + 5.0,
         y + 2.0,
         figure(point.median),

@@ -7,7 +7,7 @@
 
 use super::bars;
 use super::palette::{COLORS, Palette};
-use super::paper::{LEFT, RIGHT, WIDTH};
+use super::paper::{LEFT, RIGHT, WIDTH, title};
 use super::xml::Text;
 use crate::results::{Chart, Origin, Series};
 use crate::table::{figure, label, places};
@@ -43,7 +43,7 @@ impl Scale {
         let high = chart.series.iter().flat_map(|s| &s.points).map(|p| p.max).fold(0.0, f64::max);
         let least = medians().filter(|v| *v > 0.0).fold(f64::INFINITY, f64::min);
         let zeros = medians().any(|v| v <= 0.0);
-        // Lines that are far apart would lie on the ground.
+        // Lines that are far apart would lie on the axis.
         if !zeros && least > 0.0 && high / least > 30.0 {
             return Self { log: true, low: least.log10().floor(), high: high.log10().ceil() };
         }
@@ -251,15 +251,10 @@ fn line(svg: &mut String, series: &Series, color: &str, scale: &Scale, axis: &Ax
         }
         let _ = writeln!(
             svg,
-            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.4\" fill=\"{fill}\" data-at=\"{}\" data-value=\"{}\"><title>{}: {} at {} \
-             ({} to {})</title></circle>",
+            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.4\" fill=\"{fill}\" data-at=\"{}\" data-value=\"{}\">{}</circle>",
             point.at,
             point.median,
-            Text(&label(series)),
-            figure(point.median),
-            point.at,
-            figure(point.min),
-            figure(point.max),
+            title(series, point),
         );
     }
     svg.push_str("</g>\n");

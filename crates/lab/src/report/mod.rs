@@ -54,7 +54,7 @@ pub fn write_png(results: &Results, dir: &Path) -> Outcome<Option<&'static str>>
     Ok(None)
 }
 
-/// Returns that there is none: this build cannot draw it.
+/// Returns `None`: this build cannot draw it.
 ///
 /// # Errors
 /// None.

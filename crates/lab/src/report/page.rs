@@ -18,7 +18,7 @@ const HEATS: [(&str, &str); 6] = [
     ("read_direct", "a direct read"),
     ("fsync", "an fsync"),
     ("journal_start", "starting a handle"),
-    ("credit_wait", "waiting for credits, by those who had to"),
+    ("credit_wait", "threads that waited for credits"),
 ];
 
 /// Returns the report as one page that loads nothing.

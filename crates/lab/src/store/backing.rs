@@ -65,7 +65,7 @@ impl Backing {
     /// # Errors
     /// The errors of `mkfs`.
     pub fn make_volume(&self, journal: u32) -> Outcome<()> {
-        let device = Solid(FileDevice::open(&self.path)?);
+        let device = NoPunchDevice(FileDevice::open(&self.path)?);
         format(&device, journal)?;
         device.flush()?;
         Ok(())
@@ -118,9 +118,9 @@ pub fn format(device: &dyn BlockDevice, journal: u32) -> Outcome<()> {
 
 /// A file in which zeros are written, not punched.
 #[derive(Debug)]
-struct Solid(FileDevice);
+struct NoPunchDevice(FileDevice);
 
-impl BlockDevice for Solid {
+impl BlockDevice for NoPunchDevice {
     forward_to!(0: size read_only read_at write_at read_batch write_batch flush);
 
     fn discard(&self, _: u64, _: u64) -> lanefs_device::Result<()> {

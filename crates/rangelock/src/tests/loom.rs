@@ -295,7 +295,7 @@ fn loom_a_late_grant_beats_the_timeout() {
 }
 
 #[test]
-fn loom_who_gives_up_lets_the_next_in() {
+fn loom_a_waiter_that_gives_up_lets_the_next_in() {
     model(|| {
         let lock = Arc::new(RangeLock::new());
         let held = lock.read(range(0, 9));
@@ -459,12 +459,12 @@ fn read_and_close(lock: &RangeLock, [x, _]: &[Region; 2]) {
 }
 
 #[test]
-fn loom_who_finds_the_lock_closed_comes_after_its_readers() {
+fn loom_a_thread_that_finds_the_lock_closed_comes_after_its_readers() {
     both(open, [(0, 9), (20, 29)], read_and_close, |lock, [x, _]| x.write(lock));
 }
 
 #[test]
-fn loom_who_finds_it_closed_the_long_way_does_too() {
+fn loom_a_thread_that_finds_it_closed_the_long_way_does_too() {
     both(open, [(0, 9), (20, 29)], read_and_close, |lock, [x, _]| {
         let claim = Claim { range: x.range, mode: Mode::Write };
         if let Admission::Granted(place) = lock.admit(&[claim], false) {

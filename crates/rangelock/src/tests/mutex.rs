@@ -42,7 +42,7 @@ fn first_come_first_served() {
 }
 
 #[test]
-fn who_gives_up_lets_the_next_in() {
+fn a_waiter_that_gives_up_lets_the_next_in() {
     let lock = MutexRangeLock::new();
     let reader = lock.read(range(0, 9));
     let mut patience = Duration::from_millis(20);
@@ -66,7 +66,7 @@ fn who_gives_up_lets_the_next_in() {
 }
 
 #[test]
-fn who_gives_up_lets_nobody_before_it_in() {
+fn a_waiter_that_gives_up_lets_no_earlier_one_in() {
     let lock = MutexRangeLock::new();
     let reader = lock.read(range(0, 9));
     thread::scope(|s| {

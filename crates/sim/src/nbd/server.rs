@@ -109,12 +109,12 @@ impl NbdServer {
         format!("nbd+unix:///{export}?socket={}{parameters}", self.socket.display())
     }
 
-    /// Has the `nth` request of a kind from now, 1 being the next, go wrong. `None` counts all.
+    /// Makes the `nth` request of a kind from now, 1 being the next, go wrong. `None` counts all.
     pub fn fault(&self, kind: Option<NbdKind>, nth: u64, fault: NbdFault) {
         self.state().rules.push(Rule { kind, nth, seen: 0, for_ever: false, fault });
     }
 
-    /// As [`fault`](Self::fault), that one and all that follow.
+    /// Sets a fault as [`fault`](Self::fault) does, for that request and all that follow.
     pub fn fault_from(&self, kind: Option<NbdKind>, nth: u64, fault: NbdFault) {
         self.state().rules.push(Rule { kind, nth, seen: 0, for_ever: true, fault });
     }
@@ -139,22 +139,22 @@ impl NbdServer {
         self.state().down = down;
     }
 
-    /// Tells another size from the next connection on.
+    /// Announces another size from the next connection on.
     pub fn set_size(&self, size: u64) {
         self.state().size = size;
     }
 
-    /// Is another server from the next connection on.
+    /// Changes the settings from the next connection on.
     pub fn change(&self, change: impl FnOnce(&mut NbdSettings)) {
         change(&mut self.state().settings);
     }
 
-    /// What a read would see.
+    /// Returns what a read would see.
     pub fn image(&self) -> Image {
         self.state().medium.image().clone()
     }
 
-    /// What a kill would leave, and not more.
+    /// Returns what a kill would leave at least.
     pub fn durable(&self) -> Image {
         self.state().medium.durable().clone()
     }

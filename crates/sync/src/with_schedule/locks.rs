@@ -1,4 +1,7 @@
 //! Locks of a session, in parking_lot's shape.
+//!
+//! A thread takes the real lock by trying, and is blocked in the scheduler where it does not get
+//! it. Outside of a session each lock is the real one.
 
 use super::scheduler::{Key, point, wake_all, with};
 use super::threads::block;

@@ -2,11 +2,11 @@
 
 use super::super::explore::{check_no_orphans, check_volume, recover, unwinding};
 use super::super::model::{Id, Model};
+use super::super::model_run::ModelRun;
 use super::super::observed::Observed;
 use super::super::oracle;
 use super::super::run::{Promise, Run, compare};
 use super::super::step::Step;
-use super::super::story::Story;
 use super::history::{Call, Gave, History};
 use super::plan::{Act, Plan};
 use super::session;
@@ -157,16 +157,16 @@ fn extend<'c>(so_far: &mut Vec<&'c Call>, left: &[&'c Call], all: &mut Vec<Vec<&
 /// Plays the calls in one order on the model, and compares their results and the final volume with
 /// it.
 fn explain(plan: &Plan, history: &History, order: &[&Call], again: &Observed) -> Result<Run, String> {
-    let mut story = Story::new(plan.setting.start());
+    let mut run_model = ModelRun::new(plan.setting.start());
     let (mut promises, mut is_closed) = (Vec::new(), false);
     for (place, call) in (1..).zip(order) {
         promises.push((call.began.mark, Promise::Begun(place)));
         let told = match is_closed {
-            false => tell(&mut story, place, call),
-            true => tell_closed(&mut story, place, call),
+            false => tell(&mut run_model, place, call),
+            true => tell_closed(&mut run_model, place, call),
         };
         told.map_err(|said| format!("{} ({}): {said}", call.act, call.number))?;
-        story.end_step();
+        run_model.end_step();
         let step = match &call.act {
             Act::Do(step) => step,
             // All that was accepted before is durable.
@@ -175,39 +175,39 @@ fn explain(plan: &Plan, history: &History, order: &[&Call], again: &Observed) ->
         };
         is_closed |= call.act == Act::Close;
         if call.gave == Gave::Done {
-            promises.extend(story.promises(place, step).into_iter().map(|it| (call.ended.mark, it)));
+            promises.extend(run_model.promises(place, step).into_iter().map(|it| (call.ended.mark, it)));
         }
     }
     if let Some(live) = &history.live {
-        compare(live, &story.model).map_err(|said| format!("open: {said}"))?;
+        compare(live, &run_model.model).map_err(|said| format!("open: {said}"))?;
     }
-    compare(again, &story.model).map_err(|said| format!("opened again: {said}"))?;
+    compare(again, &run_model.model).map_err(|said| format!("opened again: {said}"))?;
     for (slot, found) in &history.slots {
-        let id = story.model.slots.get(slot).copied().ok_or_else(|| format!("{slot} is open"))?;
-        same_bytes(&story.model, id, 0, usize::MAX, found).map_err(|said| format!("{slot}: {said}"))?;
+        let id = run_model.model.slots.get(slot).copied().ok_or_else(|| format!("{slot} is open"))?;
+        same_bytes(&run_model.model, id, 0, usize::MAX, found).map_err(|said| format!("{slot}: {said}"))?;
     }
     let last = order.len();
-    promises.extend(story.contents.keys().map(|&id| (history.end, Promise::Content(id, last))));
+    promises.extend(run_model.contents.keys().map(|&id| (history.end, Promise::Content(id, last))));
     promises.push((history.end, Promise::Names(last)));
     // Promises of one mark stay in order.
     promises.sort_by_key(|(mark, _)| *mark);
     let log = Log { base: Image::zeroed(0), entries: Vec::new(), atomic_write: 512 };
     let closed = Image::zeroed(0);
-    let Story { names, contents, .. } = story;
+    let ModelRun { names, contents, .. } = run_model;
     Ok(Run { log, names, contents, promises, closed, aborted: false })
 }
 
-fn tell(story: &mut Story, place: usize, call: &Call) -> Result<(), String> {
+fn tell(run_model: &mut ModelRun, place: usize, call: &Call) -> Result<(), String> {
     match &call.act {
         Act::Do(step) => {
             if matches!(call.gave, Gave::Limited(_)) {
                 return Ok(());
             }
-            let mut after = story.model.clone();
+            let mut after = run_model.model.clone();
             match (after.apply(call.number, step), &call.gave) {
                 (Some(effect), Gave::Done) => {
-                    story.model = after;
-                    story.record(place, step, effect);
+                    run_model.model = after;
+                    run_model.record(place, step, effect);
                     Ok(())
                 }
                 (None, Gave::Refused(_)) => Ok(()),
@@ -216,13 +216,13 @@ fn tell(story: &mut Story, place: usize, call: &Call) -> Result<(), String> {
             }
         }
         Act::Read { file, at, len } => {
-            let id = story.model.slots.get(file).copied().ok_or("there is no such file")?;
+            let id = run_model.model.slots.get(file).copied().ok_or("there is no such file")?;
             let Gave::Bytes(bytes) = &call.gave else { return Err("it would be done".into()) };
-            same_bytes(&story.model, id, *at, *len, bytes)
+            same_bytes(&run_model.model, id, *at, *len, bytes)
         }
         Act::Close if call.gave == Gave::Done => Ok(()),
         Act::Close => Err(format!("it would be done: {:?}", call.gave)),
-        Act::List(path) => match (names_in(&story.model, path), &call.gave) {
+        Act::List(path) => match (names_in(&run_model.model, path), &call.gave) {
             (None, Gave::Refused(_)) => Ok(()),
             (Some(names), Gave::Names(found)) if names == *found => Ok(()),
             (names, _) => Err(format!("it would give {names:?}")),
@@ -232,11 +232,11 @@ fn tell(story: &mut Story, place: usize, call: &Call) -> Result<(), String> {
 
 /// Holds a call behind a close against the model: files are read as before, and what would change
 /// anything is refused.
-fn tell_closed(story: &mut Story, place: usize, call: &Call) -> Result<(), String> {
+fn tell_closed(run_model: &mut ModelRun, place: usize, call: &Call) -> Result<(), String> {
     let is_refused = call.gave == Gave::Refused(Error::Closed.to_string());
-    let is_none = |step: &Step| story.model.clone().apply(call.number, step).is_none();
+    let is_none = |step: &Step| run_model.model.clone().apply(call.number, step).is_none();
     match &call.act {
-        Act::Read { .. } => tell(story, place, call),
+        Act::Read { .. } => tell(run_model, place, call),
         Act::Do(Step::Fsync(_) | Step::Fdatasync(_)) if call.gave == Gave::Done => Ok(()),
         Act::Do(step) if matches!(call.gave, Gave::Refused(_)) && is_none(step) => Ok(()),
         _ if is_refused => Ok(()),

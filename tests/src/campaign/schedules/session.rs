@@ -1,6 +1,6 @@
 //! A plan on a recording device, under the scheduler.
 
-use super::super::hands::{Files, carry_out, carry_out_on_files};
+use super::super::calls::{Files, carry_out, carry_out_on_files};
 use super::super::observed::Observed;
 use super::super::run::{fill_log, read, settle};
 use super::super::step::{Slot, Step};

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
 
 use super::super::error::NbdError;
+use super::super::socket::Socket;
 use super::super::wire::lost;
 use super::*;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -101,7 +102,7 @@ fn connected<T: Send + 'static>(
     let config = config.unwrap().dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
     let name = ServerName::try_from("localhost").unwrap();
     let settings = TlsSettings { config: Arc::new(config), name };
-    (settings.upgrade(Socket::Unix(ours), TIME).unwrap(), server)
+    (Socket::Plain(Stream::Unix(ours)).upgrade(&settings, TIME).unwrap(), server)
 }
 
 /// Reads until `to` is full.

@@ -11,11 +11,10 @@
 
 use super::content::{Content, end_of};
 use super::{NOT_OVERWRITTEN, io, place};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::fs::file::times::Stamp;
 use crate::fs::{IVersion, Overwrite};
 use crate::store::map::{self, Mapping};
-use lanefs_format::InodeFlags;
 use std::ops::Range;
 
 impl Content<'_> {
@@ -236,13 +235,7 @@ impl Content<'_> {
 
     /// Checks that a write of `offset..end` is allowed.
     pub(super) fn check_write(self, offset: u64, end: u64) -> Result<()> {
-        let flags = self.node.flags();
-        if flags.contains(InodeFlags::IMMUTABLE) {
-            return Err(Error::NotPermitted("the inode is immutable"));
-        }
-        if flags.contains(InodeFlags::APPEND) && offset != self.file.size() {
-            return Err(Error::NotPermitted("the inode is append-only"));
-        }
+        self.node.check_change(offset == self.file.size())?;
         self.check_end(end)
     }
 

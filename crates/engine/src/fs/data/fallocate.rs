@@ -16,8 +16,8 @@ use crate::error::{Error, Result};
 use crate::fs::inode::CachedInode;
 use crate::store::map::{self, ChangeBlocks, Mapping, Progress};
 use crate::store::txn::{Txn, credits};
+use lanefs_format::Inode;
 use lanefs_format::extent::MAX_BLOCKS;
-use lanefs_format::{Inode, InodeFlags};
 use std::ops::{Deref, Range};
 
 /// The operation of [`File::fallocate`](crate::File::fallocate) on a range of bytes.
@@ -89,13 +89,8 @@ impl Content<'_> {
 }
 
 fn check_flags(node: &CachedInode, mode: FallocMode) -> Result<()> {
-    node.check_not_immutable()?;
-    node.check_no_verity()?;
-    let appends = matches!(mode, FallocMode::Allocate | FallocMode::KeepSize);
-    if !appends && node.state().flags.contains(InodeFlags::APPEND) {
-        return Err(Error::NotPermitted("the inode is append-only"));
-    }
-    Ok(())
+    node.check_change(matches!(mode, FallocMode::Allocate | FallocMode::KeepSize))?;
+    node.check_no_verity()
 }
 
 /// A range of bytes of a file. The bytes from its start to the end are locked.

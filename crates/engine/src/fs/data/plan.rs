@@ -11,9 +11,10 @@ use crate::error::{Error, Result};
 use crate::fs::file::delayed::join;
 use crate::fs::inode::CachedInode;
 use crate::fs::{Fs, Overwrite, WritebackMode};
-use crate::store::alloc::{self, Claim, Reserved, Spot};
+use crate::store::alloc::{self, Reserved, Spot};
 use crate::store::io;
 use crate::store::map::{self, Mapping};
+use crate::store::space::Claim;
 use crate::store::txn::{Txn, credits};
 use lanefs_format::extent::Extent;
 use lanefs_format::{Inode, InodeFlags};
@@ -588,8 +589,8 @@ mod tests {
         file.sync_all().unwrap();
     }
 
-    /// Pages over blocks that are unwritten keep their claim for the map when the plan maps them and
-    /// then finds no space for other pages.
+    /// Pages over blocks that are unwritten keep their claim for the map when the plan maps them
+    /// and then finds no space for other pages.
     #[test]
     fn what_is_mapped_before_no_space_is_dirty_over_unwritten_blocks() {
         let device = MemDevice::new(16 << 20);

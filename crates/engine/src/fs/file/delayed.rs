@@ -2,8 +2,9 @@
 
 use crate::error::Result;
 use crate::fs::Fs;
-use crate::store::alloc::{self, Claim, Reserved};
+use crate::store::alloc::{self, Reserved};
 use crate::store::map::TreeWidth;
+use crate::store::space::Claim;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -74,8 +75,8 @@ impl Delayed {
         (holes + parting_blocks(self.unwritten + unwritten, width)).saturating_sub(blocks(&self.map))
     }
 
-    /// Returns all blocks that the file may get for its dirty pages, for its map too, with `data` more
-    /// in holes and `unwritten` more over unwritten blocks.
+    /// Returns all blocks that the file may get for its dirty pages, for its map too, with `data`
+    /// more in holes and `unwritten` more over unwritten blocks.
     pub(crate) fn blocks_with(&self, data: u64, unwritten: u64, width: Option<TreeWidth>) -> u64 {
         self.data_blocks() + data + blocks(&self.map) + self.map_lack(data, unwritten, width)
     }

@@ -215,10 +215,7 @@ impl CachedInode {
     /// # Errors
     /// [`Error::NotPermitted`] for an immutable inode.
     pub(crate) fn check_not_immutable(&self) -> Result<()> {
-        if self.state().flags.contains(InodeFlags::IMMUTABLE) {
-            return Err(Error::NotPermitted("the inode is immutable"));
-        }
-        Ok(())
+        self.check_change(true)
     }
 
     /// Checks that the content may be changed.
@@ -237,12 +234,23 @@ impl CachedInode {
     /// # Errors
     /// [`Error::NotPermitted`] for an immutable or append-only inode.
     pub(crate) fn check_mutable(&self) -> Result<()> {
-        self.check_not_immutable()?;
-        if self.state().flags.contains(InodeFlags::APPEND) {
-            Err(Error::NotPermitted("the inode is append-only"))
-        } else {
-            Ok(())
+        self.check_change(false)
+    }
+
+    /// Checks that the flags allow a change, which `appends` or does something else.
+    ///
+    /// # Errors
+    /// [`Error::NotPermitted`] for an immutable inode, and for an append-only one unless it
+    /// `appends`.
+    pub(crate) fn check_change(&self, appends: bool) -> Result<()> {
+        let flags = self.flags();
+        if flags.contains(InodeFlags::IMMUTABLE) {
+            return Err(Error::NotPermitted("the inode is immutable"));
         }
+        if !appends && flags.contains(InodeFlags::APPEND) {
+            return Err(Error::NotPermitted("the inode is append-only"));
+        }
+        Ok(())
     }
 }
 

@@ -5,7 +5,7 @@ use super::updater::Updater;
 use super::{FencedDevice, Holder, MmpBlock, Times};
 use crate::error::{MmpError, Result};
 use crate::fs::OpenOptions;
-use lanefs_device::{AlignedBuf, BlockDevice};
+use lanefs_device::{AlignedBuf, BlockDevice, host_name};
 use lanefs_format::{EXT4_MMP_SEQ_CLEAN, Superblock};
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ impl HostClaim {
             clock: &clock,
             waiting: &options.mmp_waiting,
             interval,
-            nodename: nodename(),
+            nodename: host_name(),
             bdevname: bdevname(&**device),
             fixed_time,
         }
@@ -92,19 +92,6 @@ impl Drop for HostClaim {
         // Of a volume that was not opened after all.
         let _ = self.holder.end(|block, _| block.write_bytes(&self.before));
     }
-}
-
-/// Returns the name of this host.
-#[cfg(target_os = "linux")]
-pub(super) fn nodename() -> Vec<u8> {
-    rustix::system::uname().nodename().to_bytes().to_vec()
-}
-
-/// Returns the name of this host, as the environment has it.
-#[cfg(not(target_os = "linux"))]
-pub(super) fn nodename() -> Vec<u8> {
-    let name = ["HOSTNAME", "COMPUTERNAME"].into_iter().find_map(|name| std::env::var(name).ok());
-    name.unwrap_or_else(|| "unknown".into()).into_bytes()
 }
 
 /// Returns the name of a device: of a path the last part, as the kernel has it.

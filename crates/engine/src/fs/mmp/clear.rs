@@ -1,11 +1,12 @@
 //! Marks the block of a volume as clean whose user is gone.
 
-use super::claim::{bdevname, nodename};
+use super::claim::bdevname;
 use super::holder::now_in_seconds;
 use super::take::STEP;
 use super::{MmpBlock, MmpWait};
 use crate::error::{MmpError, MmpHolder, Result};
 use crate::fs::OpenOptions;
+use lanefs_device::host_name;
 use lanefs_format::mmp::{check_interval, takeover_wait};
 use lanefs_format::{EXT4_MMP_SEQ_CLEAN, Mmp, MmpState};
 
@@ -39,7 +40,7 @@ pub(crate) fn clear(block: &MmpBlock, interval: u16, options: &OpenOptions, forc
     block.write(&Mmp {
         seq: EXT4_MMP_SEQ_CLEAN,
         time: fixed_time.unwrap_or_else(now_in_seconds),
-        nodename: name(|_| nodename()),
+        nodename: name(|_| host_name()),
         bdevname: name(|block| bdevname(&*block.device)),
         check_interval: check_interval(interval),
     })?;

@@ -11,7 +11,7 @@ pub trait MmpClock: Send + Sync + Debug {
     /// Returns the time since some beginning. It never goes back.
     fn now(&self) -> Duration;
 
-    /// Waits.
+    /// Waits for `time`.
     fn sleep(&self, time: Duration);
 
     /// Returns a number for the first sequence of a claim: random, for two hosts must not choose

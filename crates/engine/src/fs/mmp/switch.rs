@@ -39,8 +39,8 @@ impl Fs {
     }
 
     /// Takes multiple mount protection from the volume, and frees its block. No other thread may
-    /// change the volume meanwhile, and it has to be closed then: a superblock that is not home yet
-    /// would lead to a block that a file may own.
+    /// change the volume meanwhile, and it has to be closed then: a superblock that is not in place
+    /// yet would lead to a block that a file may own.
     ///
     /// # Errors
     /// The device's, the journal's.

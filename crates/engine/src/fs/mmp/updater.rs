@@ -24,12 +24,11 @@ impl Updater {
     /// Starts the thread.
     ///
     /// # Errors
-    /// The system's.
+    /// [`Error::Thread`].
     pub(super) fn start(&self, holder: &Arc<Holder>) -> Result<()> {
         let (control, holder) = (Arc::clone(&self.control), Arc::clone(holder));
         let thread = thread::Builder::new().name("lanefs-mmp".into()).spawn(move || run(&control, &holder));
-        let failed = |e| Error::NotSupported(format!("a thread for multiple mount protection: {e}"));
-        *self.thread.lock() = Some(thread.map_err(failed)?);
+        *self.thread.lock() = Some(thread.map_err(Error::Thread)?);
         Ok(())
     }
 

@@ -1,11 +1,17 @@
 //! What chmod, chown and utimes change.
+//!
+//! Invariant: space is claimed for all changes of the attribute block before the first, so that a
+//! call changes everything or nothing.
+//!
+//! Hazard: a change of owner or content takes set-id bits and capabilities away. The caller says as
+//! what it counts ([`Modifier`]): this file knows of no users.
 
 use crate::error::{Error, Result};
 use crate::fs::inode::CachedInode;
 use crate::store::alloc;
 use crate::store::txn::{Txn, credits};
 use crate::store::xattr;
-use lanefs_format::{FileType, Inode, InodeFlags, RoCompat, Timestamp};
+use lanefs_format::{FileType, Inode, InodeFlags, RoCompat, S_ISGID, S_ISUID, Timestamp};
 
 /// A time to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,8 +108,6 @@ impl SetAttr {
 /// The attribute with the capabilities that a program gets when it is run.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
-const S_ISUID: u16 = 0o4000;
-const S_ISGID: u16 = 0o2000;
 const S_IXGRP: u16 = 0o010;
 
 /// Refuses as owner or group the number 2^32 - 1, which chown(2) takes for "leave it as it is". No
@@ -113,8 +117,8 @@ const S_IXGRP: u16 = 0o010;
 /// [`Error::Invalid`].
 pub(super) fn check_owner(uid: Option<u32>, gid: Option<u32>) -> Result<()> {
     match (uid, gid) {
-        (Some(u32::MAX), _) => Err(Error::Invalid("user 4294967295, which is nobody's number")),
-        (_, Some(u32::MAX)) => Err(Error::Invalid("group 4294967295, which is nobody's number")),
+        (Some(u32::MAX), _) => Err(Error::Invalid("user 4294967295, which stands for no user")),
+        (_, Some(u32::MAX)) => Err(Error::Invalid("group 4294967295, which stands for no group")),
         _ => Ok(()),
     }
 }
@@ -230,7 +234,7 @@ impl CachedInode {
             Some(_) if !self.fs.has_ro(RoCompat::PROJECT) => {
                 return Err(Error::NotSupported("the volume has no projects".into()));
             }
-            Some(u32::MAX) => return Err(Error::Invalid("project 4294967295, which is nobody's number")),
+            Some(u32::MAX) => return Err(Error::Invalid("project 4294967295, which stands for no project")),
             None if flags.is_none() => return Ok(()),
             _ => {}
         }

@@ -1,4 +1,9 @@
 //! New inodes: files, directories, symbolic links, devices, fifos, sockets.
+//!
+//! Invariants:
+//! - Inode and name are made under one handle, in the locked directory.
+//! - All that can fail is read and claimed first: an inode whose name cannot be inserted is given
+//!   back before the handle ends.
 
 use super::attr::check_owner;
 use super::{add_dir_link, check_dir_links, check_new_name, find_name};
@@ -6,14 +11,14 @@ use crate::error::{Error, Result};
 use crate::fs::Fs;
 use crate::fs::inode::{CachedInode, InodeRef};
 use crate::store::ROOT_INO;
-use crate::store::alloc::{self, BlockKind, InodeHint};
-use crate::store::txn::{Mark, Txn, credits};
+use crate::store::alloc::{self, InodeHint};
+use crate::store::txn::{BlockKind, Mark, Txn, credits};
 use crate::store::{Store, TableSlot};
 use crate::store::{dir, map, orphan, xattr};
-use lanefs_format::{DeviceNumber, FileType, Incompat, Inode, InodeFlags, ext4_chksum};
+use lanefs_format::{DeviceNumber, FileType, Incompat, Inode, InodeFlags, S_ISGID, ext4_chksum};
 
 /// Bytes of the longest path, and so of the longest symbolic link, with its final NUL.
-const PATH_MAX: usize = 4096;
+pub(crate) const PATH_MAX: usize = 4096;
 
 /// The attributes of a new inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -183,7 +188,6 @@ pub(super) fn create_credits(kind: &NewKind<'_>) -> u32 {
 
 /// Makes an inode without content, as a child of `parent`.
 fn new_inode(store: &Store, ino: u32, parent: &Inode, kind: &NewKind<'_>, attr: NewAttr) -> Inode {
-    const S_ISGID: u16 = 0o2000;
     let file_type = kind.file_type();
     let mut mode = file_type.mode_bits() | attr.permissions & 0o7777;
     let mut gid = attr.gid;

@@ -17,8 +17,8 @@ mod xattr;
 
 pub(crate) use attr::CAPABILITY;
 pub use attr::{Atime, Modifier, SetAttr, SetTime};
-pub(crate) use create::check_target;
 pub use create::{NewAttr, NewKind};
+pub(crate) use create::{PATH_MAX, check_target};
 pub(crate) use link::link_found;
 pub use rename::RenameFlags;
 

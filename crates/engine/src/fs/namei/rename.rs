@@ -1,4 +1,11 @@
 //! Rename, atomic after a crash: to a new name, over an existing one, or exchanging two.
+//!
+//! Invariants:
+//! - Only moves between directories change the shape of the tree. They run one at a time.
+//! - Directories are locked in order of their inode numbers.
+//!
+//! Hazard: the names are looked up before the locks are taken, and again under them. If one leads
+//! elsewhere by then, the rename begins anew.
 
 use super::create::{NewInode, create_credits};
 use super::is_dots;

@@ -78,7 +78,7 @@ fn each_operation_is_counted_where_it_belongs() {
 }
 
 #[test]
-fn who_has_to_wait_for_a_range_is_timed() {
+fn a_wait_for_a_range_is_timed() {
     for locking in [Locking::Inode, Locking::RangeMutex, Locking::Range] {
         let volume = volume(OpenOptions::new().locking(locking));
         let file = written(&volume);

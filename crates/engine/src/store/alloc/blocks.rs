@@ -9,19 +9,11 @@ use super::Reserved;
 use super::group::{HeldDesc, initial_block_bitmap, read_block_bitmap, uninit};
 use crate::error::{Corrupt, Error, Result};
 use crate::store::Store;
-use crate::store::txn::Txn;
+use crate::store::txn::{BlockKind, Txn};
 use lanefs_format::{GroupFlags, bitmap};
 use lanefs_journal::Buffer;
 use lanefs_sync::atomic::Ordering::Relaxed;
 use std::ops::Range;
-
-/// What a freed block held. Metadata must be revoked, so that recovery does not replay an old copy
-/// over the block's next content.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BlockKind {
-    Data,
-    Metadata,
-}
 
 /// Marks reserved blocks as used on disk, under the handle of `txn`, and leaves `reserved` empty.
 /// Costs [`credits::RUN`](crate::store::txn::credits::RUN).

@@ -12,31 +12,29 @@
 mod blocks;
 mod buddy;
 mod group;
+mod handle;
 mod inodes;
 mod lane;
 mod orders;
 mod prealloc;
 mod reserve;
-mod space;
 mod table;
 #[cfg(test)]
 mod tests;
 mod trim;
 
-pub(crate) use blocks::{
-    BlockKind, HeldForFree, free_blocks, free_system_block, hold_for_free, take_reserved,
-};
+pub(crate) use blocks::{HeldForFree, free_blocks, free_system_block, hold_for_free, take_reserved};
 pub(crate) use group::{Group, free_runs, read_desc};
 pub(crate) use inodes::{InodeHint, alloc_inode, free_inode, hold_inode, used_inodes};
 pub(crate) use prealloc::{FileAlloc, Spot, reserve_at};
 pub(crate) use reserve::{
     Reserved, await_frees, claim, claim_for_map, keeping_reserved, keeps_reserved, reserve, reserve_claimed,
 };
-pub(crate) use space::Claim;
 pub(crate) use trim::{discard_freed, trim};
 
 use crate::error::Result;
 use crate::store::Store;
+use crate::store::space::Space;
 use lanefs_format::{GroupDesc, Layout};
 use lanefs_journal::Freed;
 use lanefs_stats::Counter;
@@ -48,9 +46,9 @@ use lanefs_sync::order::{Level, Ordered};
 use lanefs_sync::{Mutex, MutexGuard};
 use orders::Orders;
 use prealloc::Registry;
-use space::Space;
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 use table::GroupTable;
 
 /// A group whose mutex is held.
@@ -91,7 +89,7 @@ pub(crate) struct Alloc {
     groups: GroupTable,
     blocks_per_group: u64,
     first_data_block: u64,
-    space: Space,
+    space: Arc<Space>,
     orders: Orders,
     /// How often blocks were freed in core: a search that failed is repeated if this has changed.
     releases: AtomicU64,
@@ -116,7 +114,7 @@ impl Alloc {
             groups: GroupTable::new(layout.group_count()),
             blocks_per_group: u64::from(layout.blocks_per_group()),
             first_data_block: layout.first_data_block(),
-            space: Space::new(free.blocks),
+            space: Arc::new(Space::new(free.blocks)),
             orders: Orders::new(searched, buddy::ORDERS as u32),
             releases: AtomicU64::new(0),
             freeing: AtomicU64::new(0),

@@ -11,10 +11,11 @@
 //! Locks: the registry, then one file's pieces, then groups. A thread that holds a file's pieces
 //! never discards.
 
+use super::Reserved;
 use super::reserve::{Goal, available, or_discard, take_claimed, take_free};
-use super::{Claim, Reserved};
 use crate::error::{Error, Result};
 use crate::store::Store;
+use crate::store::space::Claim;
 use lanefs_sync::order::{Level, Ordered};
 use lanefs_sync::{Mutex, MutexGuard, OnceLock};
 use std::ops::Range;

@@ -8,10 +8,10 @@
 //! search for single blocks that waited for every mutex, while no block was freed.
 
 use super::buddy::ORDERS;
-use super::space::Space;
-use super::{Alloc, Claim, Locked};
+use super::{Alloc, Locked};
 use crate::error::{Error, Result};
 use crate::store::Store;
+use crate::store::space::{Claim, Space};
 use lanefs_sync::atomic::Ordering::Acquire;
 use std::cell::Cell;
 use std::ops::Range;
@@ -76,7 +76,7 @@ impl Drop for Reserved {
 /// # Errors
 /// [`Error::NoSpace`] if there are too few, even after the files' preallocations are given back.
 pub(crate) fn claim(store: &Store, blocks: u64) -> Result<Claim> {
-    or_discard(store, || Claim::new(&store.alloc, blocks, keep(store)).ok_or(Error::NoSpace))
+    or_discard(store, || Claim::new(&store.alloc.space, blocks, keep(store)).ok_or(Error::NoSpace))
 }
 
 /// Claims `blocks` for the map of data that is allocated. May use reserved blocks too.
@@ -84,7 +84,7 @@ pub(crate) fn claim(store: &Store, blocks: u64) -> Result<Claim> {
 /// # Errors
 /// [`Error::NoSpace`] if there are too few, even after the files' preallocations are given back.
 pub(crate) fn claim_for_map(store: &Store, blocks: u64) -> Result<Claim> {
-    or_discard(store, || Claim::new(&store.alloc, blocks, 0).ok_or(Error::NoSpace))
+    or_discard(store, || Claim::new(&store.alloc.space, blocks, 0).ok_or(Error::NoSpace))
 }
 
 /// Takes 1..=`want` contiguous blocks in core: at `goal`, else a run of `want` near it, else

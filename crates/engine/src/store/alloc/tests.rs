@@ -4,7 +4,7 @@
 use super::*;
 use crate::error::Error;
 use crate::fs::{Fs, OpenOptions};
-use crate::store::txn::Txn;
+use crate::store::txn::{BlockKind, Txn};
 use lanefs_device::{BlockDevice, MemDevice};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;

@@ -1,4 +1,10 @@
 //! A directory's inode and its blocks, checked when they are loaded.
+//!
+//! Invariants:
+//! - The caller holds the namespace lock of the directory, shared to read.
+//! - A block is checked once for each role, entries or index, while it is cached.
+//!
+//! Hazard: a hole, an unwritten block or a size that no directory has is damage, and an error.
 
 use super::{DirParams, leaf};
 use crate::error::{DirError, Error, Result};

@@ -5,8 +5,8 @@
 
 use crate::error::Result;
 use crate::store::Store;
-use crate::store::alloc::{self, BlockKind};
-use crate::store::txn::{Mark, Txn};
+use crate::store::alloc;
+use crate::store::txn::{BlockKind, Mark, Txn};
 use std::ops::Range;
 
 /// Reading the blocks of a map.

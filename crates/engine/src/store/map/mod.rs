@@ -17,8 +17,7 @@ pub(crate) use blocks::{ChangeBlocks, ReadBlocks};
 
 use crate::error::{Corrupt, Error, Result};
 use crate::store::Store;
-use crate::store::alloc::BlockKind;
-use crate::store::txn::{Mark, Txn};
+use crate::store::txn::{BlockKind, Mark, Txn};
 use extent::{Owner, Tree};
 use indirect::Table;
 use lanefs_format::extent::{Extent, MAX_BLOCKS, MAX_UNWRITTEN_LEN, ROOT_SIZE, empty_root, max_entries};

@@ -2,8 +2,7 @@
 
 use super::{ChangeBlocks, ReadBlocks};
 use crate::error::{Error, Result};
-use crate::store::alloc::BlockKind;
-use crate::store::txn::Mark;
+use crate::store::txn::{BlockKind, Mark};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 //! The backups of superblock and descriptors.
 //!
-//! They are written in place, behind the commit of a step and before its superblock may come home
-//! (see [`super`]).
+//! They are written in place, behind the commit of a step and before its superblock may be written
+//! in place (see [`super`]).
 
 use super::Blocks;
 use super::step::encode_table;

@@ -14,7 +14,7 @@
 //! 4. the checkpoint: before a transaction refers to what lies behind the old end.
 //!
 //! Invariant: the superblock on the medium is never newer than the backups, unless the log holds a
-//! copy of it. So a superblock that is torn on its way home is replaced by the log's, and a later
+//! copy of it. So a superblock that is torn by a checkpoint is replaced by the log's, and a later
 //! one has a backup that agrees with it. [`renew_copies`] keeps the invariant for a volume whose
 //! resize was cut between 2 and 3.
 
@@ -103,7 +103,7 @@ pub(crate) struct Resizing {
     zones: Arc<Zones>,
     log: Option<LogConfig>,
     clock: Option<Timestamp>,
-    /// Whether a transaction has begun and is not home, with the backups.
+    /// Whether a transaction has begun and is not in place, with the backups.
     unfinished: bool,
 }
 

@@ -19,7 +19,8 @@
 use super::Resizing;
 use super::maps::{BuiltMap, build_table, build_tree, tree_blocks};
 use super::moves::FreeSpace;
-use super::relocate::{Batch, check_credits};
+use super::relocate::Batch;
+use super::step::check_credits;
 use super::step::encode_super;
 use super::usage::Usage;
 use crate::error::{Error, ResizeError, Result};

@@ -1,9 +1,9 @@
 //! Growth of a volume that is open, beside threads that use it.
 //!
 //! A step is planned, and later taken, while no handle is open ([`Journal::alone`]): nothing
-//! changes the metadata below the old end meanwhile, and it is all home. What lies behind the old
-//! end is written between the two, beside other threads. So they wait twice for about the time of a
-//! commit.
+//! changes the metadata below the old end meanwhile, and it is all in place. What lies behind the
+//! old end is written between the two, beside other threads. So they wait twice for about the time
+//! of a commit.
 //!
 //! Threads without a handle go on, and may see each moment of a step:
 //! 1. Groups whose bitmaps change are read and locked, so that no block is allocated there that is

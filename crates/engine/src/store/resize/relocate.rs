@@ -1,11 +1,16 @@
 //! Runs a planned relocation, in batches of files.
+//!
+//! Copies are written to free blocks first. Then one transaction changes the maps and the bitmaps
+//! of all files of a batch, and is checkpointed before the next batch begins.
+//!
+//! Invariant: a crash leaves each file with its old blocks or its new ones.
 
 use super::Resizing;
 use super::copy_runs::RunCopy;
 use super::maps::{MapWalk, Visitor, WholeMap, build_tree};
 use super::moves::{Moves, Targets};
-use super::step::{encode_super, encode_table};
-use crate::error::{Corrupt, ResizeError, Result, XattrError};
+use super::step::{check_credits, encode_super, encode_table};
+use crate::error::{Corrupt, Result, XattrError};
 use lanefs_format::extent::Extent;
 use lanefs_format::{GroupFlags, Inode, Layout, Superblock, bitmap, xattr};
 use lanefs_journal::Journal;
@@ -65,7 +70,7 @@ impl Moves {
     /// going through all of it without a write.
     ///
     /// # Errors
-    /// [`ResizeError::LogTooSmall`]; a damaged map; the device's.
+    /// [`LogTooSmall`](crate::error::ResizeError::LogTooSmall); a damaged map; the device's.
     pub(super) fn check_credits(&self, volume: &Resizing, max: u32) -> Result<()> {
         let (nothing, layout) = (Batch::default(), volume.superblock.layout());
         let check = |mut one: Batch| {
@@ -100,17 +105,6 @@ impl Moves {
         }
         volume.commit_batch(journal, batch)
     }
-}
-
-/// Checks that a transaction of `max` blocks has room for `need`.
-///
-/// # Errors
-/// [`ResizeError::LogTooSmall`].
-pub(super) fn check_credits(need: u32, max: u32) -> Result<()> {
-    if need > max {
-        return Err(ResizeError::LogTooSmall { need, max }.into());
-    }
-    Ok(())
 }
 
 /// Makes the changes of one file after the other. Writes free blocks at once, if `writes`.

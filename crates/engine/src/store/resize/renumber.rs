@@ -1,14 +1,14 @@
 //! Inodes with numbers that a smaller volume has not get others.
 //!
-//! The number of an inode is in each directory entry that names it, in `.` and in the `..` of its
-//! subdirectories, and in the checksums of the inode, of its extent blocks and of the blocks of its
-//! directory. All of these change in one transaction, together with the two bitmaps, so that a
-//! crash leaves the inode with its old number or its new one. A transaction takes as many inodes as
-//! it has room for; each block is rewritten once in it.
+//! Directory entries have the number of an inode, `.` and the `..` of its subdirectories too. So do
+//! the checksums of the inode, of its extent blocks and of the blocks of its directory. All of
+//! these change in one transaction, together with the two bitmaps: a crash leaves the inode with
+//! its old number or its new one. A transaction takes as many inodes as it has room for, and
+//! rewrites each block once.
 
 use super::Resizing;
 use super::maps::{MapWalk, WholeMap};
-use super::relocate::check_credits;
+use super::step::check_credits;
 use super::usage::each_inode;
 use crate::error::{DirError, Error, ResizeError, Result};
 use lanefs_format::dirent::{self, DirLayout};

@@ -1,10 +1,12 @@
 //! The superblock of a volume of another size.
 //!
-//! Growth goes through up to two shapes. While reserved descriptor blocks are left, the table of
-//! descriptors grows into them, and the resize inode names the rest. Behind them, where 32 bits no
-//! longer hold the number of a backup's block, or where the log is too small for the resize inode's
-//! map, new descriptors lie in the groups that they describe (`meta_bg`), and the resize inode goes
-//! away.
+//! Growth goes through up to two shapes:
+//!
+//! 1. While reserved descriptor blocks are left, the table of descriptors grows into them. The
+//!    resize inode names the rest.
+//! 2. Then new descriptors lie in the groups that they describe (`meta_bg`), without a resize
+//!    inode. That begins early where 32 bits no longer hold the number of a backup's block, or
+//!    where the log is too small for the resize inode's map.
 
 use super::step::super_place;
 use crate::error::{ResizeError, Result};

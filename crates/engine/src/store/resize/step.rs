@@ -10,7 +10,7 @@ use super::Blocks;
 use super::place::{GroupPlace, Taken, places};
 use super::reserve::Reserve;
 use super::source::MetadataSource;
-use crate::error::{Corrupt, Result};
+use crate::error::{Corrupt, ResizeError, Result};
 use lanefs_format::{
     Checksummer, Compat, GroupDesc, GroupFlags, Layout, RoCompat, SUPERBLOCK_SIZE, Superblock, bitmap,
 };
@@ -375,4 +375,15 @@ pub(super) fn encode_super(source: &dyn MetadataSource, sb: &Superblock) -> Resu
         slot.copy_from_slice(&sb.encode());
     }
     Ok((block, bytes))
+}
+
+/// Checks that a transaction of `max` blocks has room for `need`.
+///
+/// # Errors
+/// [`ResizeError::LogTooSmall`].
+pub(super) fn check_credits(need: u32, max: u32) -> Result<()> {
+    if need > max {
+        return Err(ResizeError::LogTooSmall { need, max }.into());
+    }
+    Ok(())
 }

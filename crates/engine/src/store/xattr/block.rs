@@ -1,9 +1,9 @@
 //! The attribute block of an inode: reads it, and replaces it.
 
 use crate::error::{Error, Result, XattrError};
-use crate::store::alloc::{self, BlockKind};
+use crate::store::alloc;
 use crate::store::map;
-use crate::store::txn::Txn;
+use crate::store::txn::{BlockKind, Txn};
 use crate::store::{Store, kind};
 use lanefs_format::Inode;
 use lanefs_format::xattr::{self as codec, Attr, BlockHeader};

@@ -26,7 +26,7 @@ const VALUE_MAX: u32 = 64 << 10;
 /// When [`Volume::set_xattr`](crate::Volume::set_xattr) makes and when it replaces an attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SetXattr {
-    /// Whichever is needed.
+    /// Makes or replaces it.
     #[default]
     Any,
     /// The attribute must not exist (`XATTR_CREATE`).

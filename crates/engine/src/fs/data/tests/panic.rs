@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 #[test]
-fn who_waits_for_a_leader_that_panics_is_told() {
+fn a_follower_of_a_leader_that_panics_is_told() {
     const THREADS: usize = 8;
     for all in [true, false] {
         let device = MemDevice::new(32 << 20);

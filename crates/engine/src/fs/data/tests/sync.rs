@@ -32,7 +32,7 @@ fn an_fsync_waits_for_the_flushes_of_its_commit_and_no_other() {
 }
 
 #[test]
-fn those_who_sync_together_share_handle_and_commit_and_all_are_woken() {
+fn threads_that_sync_together_share_handle_and_commit_and_all_are_woken() {
     const THREADS: usize = 24;
     let volume = volume();
     let files: Vec<_> = (0..THREADS).map(|i| volume.create_file(format!("/{i}")).unwrap()).collect();

@@ -8,7 +8,7 @@
 //! This file does no I/O and has no thread: the flusher's thread asks for the next job, does it,
 //! and asks again. When there is no job, it sleeps.
 
-use super::dirty::DirtyTurn;
+use super::dirty_chunks::DirtyTurn;
 use super::{FileCache, PageCache, Pressure};
 use lanefs_sync::time::Instant;
 use std::ops::Range;

@@ -3,12 +3,12 @@
 //! The count changes when a block becomes dirty or clean, the list when a file does. A write into a
 //! block that is dirty already touches neither.
 
+use super::dirty_chunks::DirtyTurn;
 use super::file::FileCache;
-use super::stream::Stream;
 use lanefs_sync::Mutex;
 use lanefs_sync::atomic::{AtomicU64, Ordering};
 use lanefs_sync::time::Instant;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 /// Limits of the dirty bytes, as parts of the cache's bound.
@@ -52,9 +52,6 @@ pub(crate) enum Pressure {
     Stop,
 }
 
-/// The place of a file in the list: counts up in time.
-pub(super) type DirtyTurn = u64;
-
 #[derive(Debug, Default)]
 struct Files {
     /// The last turn that was given. No file has turn 0.
@@ -96,7 +93,8 @@ impl Dirty {
         }
     }
 
-    fn add(&self, file: Weak<FileCache>) -> DirtyTurn {
+    /// Puts a file at the end of the list.
+    pub(super) fn add(&self, file: Weak<FileCache>) -> DirtyTurn {
         let mut files = self.files.lock();
         files.last += 1;
         let turn = files.last;
@@ -104,8 +102,9 @@ impl Dirty {
         turn
     }
 
-    fn remove(&self, turn: DirtyTurn) {
-        let gone = self.files.lock().list.remove(&turn);
+    /// Takes the file of a turn, if there is one, out of the list.
+    pub(super) fn remove(&self, turn: Option<DirtyTurn>) {
+        let gone = turn.and_then(|turn| self.files.lock().list.remove(&turn));
         drop(gone);
     }
 
@@ -119,74 +118,5 @@ impl Dirty {
         let files = self.files.lock();
         let behind = files.list.range(after.map_or(0, |turn| turn + 1)..);
         behind.into_iter().find_map(|(turn, (since, file))| Some((*turn, *since, file.upgrade()?)))
-    }
-}
-
-/// The dirty chunks of a file.
-#[derive(Debug, Default)]
-pub(super) struct DirtyChunks {
-    chunks: BTreeSet<u32>,
-    turn: DirtyTurn,
-    /// Writebacks that have taken blocks of the file. If they fail, the blocks are dirty again.
-    writebacks: u32,
-    pub(super) stream: Stream,
-}
-
-impl DirtyChunks {
-    /// Adds a chunk; the file's first puts the file into the list, behind the others.
-    pub(super) fn insert(&mut self, chunk: u32, all: &Dirty, file: &Weak<FileCache>) {
-        if self.chunks.is_empty() {
-            // The old turn is removed after the new one is added, so a thread that lists all dirty
-            // files always finds this one.
-            let old = std::mem::replace(&mut self.turn, all.add(Weak::clone(file)));
-            if self.writebacks > 0 {
-                all.remove(old);
-            }
-        }
-        self.chunks.insert(chunk);
-    }
-
-    /// Removes a chunk; with the last, the file leaves the list, unless a writeback has some of it.
-    pub(super) fn remove(&mut self, chunk: u32, all: &Dirty) {
-        if self.chunks.remove(&chunk) && self.chunks.is_empty() && self.writebacks == 0 {
-            all.remove(self.turn);
-        }
-    }
-
-    /// Notes that a writeback is about to take chunks. The file stays in the list until it ends: a
-    /// thread that waits for all files to be written out waits for this writeback too.
-    pub(super) fn writeback_begins(&mut self) {
-        self.writebacks += 1;
-    }
-
-    /// Notes that the writeback of [`writeback_begins`](Self::writeback_begins) has ended, or took
-    /// nothing.
-    pub(super) fn writeback_ends(&mut self, all: &Dirty) {
-        self.writebacks = self.writebacks.saturating_sub(1);
-        // A file that was never dirty has turn 0, which is not in the list.
-        if self.writebacks == 0 && self.chunks.is_empty() {
-            all.remove(self.turn);
-        }
-    }
-
-    /// Returns the first dirty chunk from `chunk` on.
-    pub(super) fn next(&self, chunk: u32) -> Option<u32> {
-        self.chunks.range(chunk..).next().copied()
-    }
-
-    /// Removes all chunks.
-    pub(super) fn clear(&mut self, all: &Dirty) {
-        if !std::mem::take(&mut self.chunks).is_empty() || self.writebacks > 0 {
-            all.remove(self.turn);
-        }
-    }
-
-    /// Returns how many.
-    pub(super) fn len(&self) -> u32 {
-        self.chunks.len() as u32
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.chunks.is_empty()
     }
 }

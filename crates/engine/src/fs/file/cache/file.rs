@@ -1,12 +1,17 @@
 //! The cached pages of one file.
+//!
+//! Invariants:
+//! - A chunk that no thread has locked is in `dirty` if and only if it has a dirty block.
+//! - A file with dirty chunks or a writeback is in the list of the volume.
+//!
+//! Hazard: dropping the last reference drops dirty pages too. The inode keeps one until they are
+//! written.
 
 use super::PageCache;
 use super::chunk::Chunk;
-use super::dirty::DirtyChunks;
+use super::dirty_chunks::DirtyChunks;
 use super::geometry::{Geometry, runs};
 use super::index::{Index, Slot};
-use super::locked::Locked;
-use super::span::Span;
 use super::stream;
 use lanefs_sync::atomic::{AtomicU32, Ordering};
 use lanefs_sync::order::{Level, Ordered};
@@ -23,8 +28,8 @@ pub(crate) struct FileCache {
     me: Weak<Self>,
     pub(super) cache: Arc<PageCache>,
     ino: u32,
-    index: Index,
-    dirty: Mutex<DirtyChunks>,
+    pub(super) index: Index,
+    pub(super) dirty: Mutex<DirtyChunks>,
     /// Signals that a writeback has taken enough of a stream whose writer was far ahead.
     taken: Condvar,
     /// The number of dirty chunks when the file last asked to be written out as a stream.
@@ -136,13 +141,6 @@ impl FileCache {
         missing
     }
 
-    /// Locks the chunks of `blocks`, to change them. Waits for threads that hold one of them.
-    ///
-    /// Every chunk stays locked while the span lives: lock many blocks a part at a time.
-    pub(crate) fn span(&self, blocks: Range<u32>) -> Span<'_> {
-        Span::new(self, blocks)
-    }
-
     /// Returns whether any of `blocks` is dirty or in writeback. While the caller keeps writers
     /// away from them, the answer only changes from yes to no.
     pub(crate) fn is_busy(&self, blocks: Range<u32>) -> bool {
@@ -154,11 +152,6 @@ impl FileCache {
             };
             self.index.get(no).map_or(0, busy) & geo.mask(no, &blocks) != 0
         })
-    }
-
-    /// Locks as [`span`](Self::span) does, but returns `None` instead of waiting.
-    pub(crate) fn try_span(&self, blocks: Range<u32>) -> Option<Span<'_>> {
-        Span::try_new(self, blocks)
     }
 
     /// Returns whether any block is dirty. Blocks in writeback do not count;
@@ -174,7 +167,8 @@ impl FileCache {
 
     pub(super) fn became_dirty(&self, chunk: u32) {
         let mut dirty = self.dirty.lock();
-        dirty.insert(chunk, &self.cache.dirty, &self.me);
+        let left = dirty.insert(chunk, || self.cache.dirty.add(self.weak()));
+        self.cache.dirty.remove(left);
         if dirty.stream.goes_on(self.geo(), chunk) {
             self.ahead.store(dirty.len(), Ordering::Relaxed);
             self.cache.streams.add(&self.me, chunk);
@@ -187,7 +181,9 @@ impl FileCache {
     }
 
     pub(super) fn writeback_ends(&self) {
-        self.dirty.lock().writeback_ends(&self.cache.dirty);
+        let mut dirty = self.dirty.lock();
+        let left = dirty.writeback_ends();
+        self.cache.dirty.remove(left);
     }
 
     /// Returns whether the file is a stream whose writer is far ahead of the device, and should
@@ -216,23 +212,10 @@ impl FileCache {
         true
     }
 
-    /// Lets go of clean pages far behind the writer of a stream, but not of chunks that were used.
-    pub(crate) fn give_pages_behind(&self) {
-        let geo = self.geo();
-        let chunks = self.dirty.lock().stream.give(geo);
-        if chunks.is_empty() {
-            return;
-        }
-        self.each_locked(&(geo.first_block(chunks.start)..geo.first_block(chunks.end)), |locked, _| {
-            let Some(chunk) = locked.get_mut().filter(|chunk| !chunk.is_referenced()) else { return };
-            chunk.uptodate &= chunk.busy();
-            locked.release_pages();
-        });
-    }
-
     pub(super) fn became_clean(&self, chunk: u32) {
         let mut dirty = self.dirty.lock();
-        dirty.remove(chunk, &self.cache.dirty);
+        let left = dirty.remove(chunk);
+        self.cache.dirty.remove(left);
         if dirty.len() == stream::most_dirty(self.geo()) {
             self.taken.notify_all();
         }
@@ -254,31 +237,13 @@ impl FileCache {
         self.index.get(chunk)
     }
 
-    /// Locks a chunk; makes its slot if there is none.
-    pub(super) fn lock(&self, chunk: u32) -> Locked<'_> {
-        Locked::new(self, chunk, self.slot_of(chunk))
-    }
-
-    /// Locks as [`lock`](Self::lock) does; `None` if another thread holds the chunk.
-    pub(super) fn try_lock(&self, chunk: u32) -> Option<Locked<'_>> {
-        Locked::try_new(self, chunk, self.slot_of(chunk))
-    }
-
-    fn slot_of(&self, chunk: u32) -> &Slot {
+    /// Returns the slot of a chunk; makes it if there is none.
+    pub(super) fn slot_of(&self, chunk: u32) -> &Slot {
         let (slot, made) = self.index.get_or_make(chunk);
         if made != 0 {
             self.cache.pool.index_grew(made);
         }
         slot
-    }
-
-    /// Calls `f` with each chunk that holds any of `blocks` and has ever had pages, locked, in
-    /// order, and with those blocks as a set.
-    pub(super) fn each_locked(&self, blocks: &Range<u32>, mut f: impl FnMut(&mut Locked<'_>, u64)) {
-        self.index.walk(&self.geo().chunks(blocks), &mut |no, slot| {
-            let mut locked = Locked::new(self, no, slot);
-            f(&mut locked, self.geo().mask(no, blocks));
-        });
     }
 }
 
@@ -294,7 +259,7 @@ impl Drop for FileCache {
             }
         });
         cache.pool.index_gone(bytes);
-        self.dirty.get_mut().clear(&cache.dirty);
+        cache.dirty.remove(self.dirty.get_mut().clear());
     }
 }
 

@@ -9,6 +9,7 @@ use super::page::Page;
 use super::pool::PoolEntry;
 use lanefs_sync::RwLockWriteGuard;
 use lanefs_sync::order::{Level, Ordered};
+use std::ops::Range;
 
 /// A locked chunk. See the head of the file.
 #[derive(Debug)]
@@ -22,14 +23,49 @@ pub(super) struct Locked<'f> {
     was_empty: bool,
 }
 
+impl FileCache {
+    /// Locks a chunk; makes its slot if there is none.
+    pub(super) fn lock(&self, chunk: u32) -> Locked<'_> {
+        Locked::new(self, chunk, self.slot_of(chunk))
+    }
+
+    /// Locks as [`lock`](Self::lock) does; `None` if another thread holds the chunk.
+    pub(super) fn try_lock(&self, chunk: u32) -> Option<Locked<'_>> {
+        Locked::try_new(self, chunk, self.slot_of(chunk))
+    }
+
+    /// Calls `f` with each chunk that holds any of `blocks` and has ever had pages, locked, in
+    /// order, and with those blocks as a set.
+    pub(super) fn each_locked(&self, blocks: &Range<u32>, mut f: impl FnMut(&mut Locked<'_>, u64)) {
+        self.index.walk(&self.geo().chunks(blocks), &mut |no, slot| {
+            let mut locked = Locked::new(self, no, slot);
+            f(&mut locked, self.geo().mask(no, blocks));
+        });
+    }
+
+    /// Lets go of clean pages far behind the writer of a stream, but not of chunks that were used.
+    pub(crate) fn give_pages_behind(&self) {
+        let geo = self.geo();
+        let chunks = self.dirty.lock().stream.give(geo);
+        if chunks.is_empty() {
+            return;
+        }
+        self.each_locked(&(geo.first_block(chunks.start)..geo.first_block(chunks.end)), |locked, _| {
+            let Some(chunk) = locked.get_mut().filter(|chunk| !chunk.is_referenced()) else { return };
+            chunk.uptodate &= chunk.busy();
+            locked.release_pages();
+        });
+    }
+}
+
 impl<'f> Locked<'f> {
     /// Waits for the chunk's lock.
-    pub(super) fn new(file: &'f FileCache, no: u32, slot: &'f Slot) -> Self {
+    fn new(file: &'f FileCache, no: u32, slot: &'f Slot) -> Self {
         Self::of(file, no, Ordered::take(Level::Page, no.into(), || slot.write()))
     }
 
     /// Locks the chunk; `None` if another thread holds it.
-    pub(super) fn try_new(file: &'f FileCache, no: u32, slot: &'f Slot) -> Option<Self> {
+    fn try_new(file: &'f FileCache, no: u32, slot: &'f Slot) -> Option<Self> {
         Some(Self::of(file, no, Ordered::try_take(Level::Page, no.into(), || slot.try_write())?))
     }
 

@@ -33,6 +33,7 @@ mod background;
 mod chunk;
 mod cut;
 mod dirty;
+mod dirty_chunks;
 mod file;
 mod geometry;
 mod index;
@@ -42,6 +43,7 @@ mod pool;
 mod read_ahead;
 mod span;
 mod stream;
+mod streams;
 #[cfg(test)]
 mod tests;
 mod writeback;
@@ -59,7 +61,7 @@ use geometry::Geometry;
 use lanefs_stats::Counter;
 use pool::Pool;
 use std::sync::Arc;
-use stream::Streams;
+use streams::Streams;
 
 /// The page cache of a volume. See the head of the file.
 #[derive(Debug)]
@@ -122,7 +124,7 @@ impl PageCache {
         self.dirty.blocks() * self.geo.block_size() as u64
     }
 
-    /// Returns the what the amount of dirty bytes asks of a writer.
+    /// Returns what the amount of dirty bytes asks of a writer.
     pub(crate) fn pressure(&self) -> Pressure {
         self.dirty.limits.pressure(self.dirty_bytes())
     }

@@ -23,8 +23,22 @@ pub(crate) struct Span<'f> {
     rest: Vec<Locked<'f>>,
 }
 
+impl FileCache {
+    /// Locks the chunks of `blocks`, to change them. Waits for threads that hold one of them.
+    ///
+    /// Every chunk stays locked while the span lives: lock many blocks a part at a time.
+    pub(crate) fn span(&self, blocks: Range<u32>) -> Span<'_> {
+        Span::new(self, blocks)
+    }
+
+    /// Locks as [`span`](Self::span) does, but returns `None` instead of waiting.
+    pub(crate) fn try_span(&self, blocks: Range<u32>) -> Option<Span<'_>> {
+        Span::try_new(self, blocks)
+    }
+}
+
 impl<'f> Span<'f> {
-    pub(super) fn new(file: &'f FileCache, blocks: Range<u32>) -> Self {
+    fn new(file: &'f FileCache, blocks: Range<u32>) -> Self {
         let geo = file.geo();
         let no = geo.chunk_of(blocks.start);
         let first = file.lock(no);
@@ -32,7 +46,7 @@ impl<'f> Span<'f> {
         Self { geo, first, rest }
     }
 
-    pub(super) fn try_new(file: &'f FileCache, blocks: Range<u32>) -> Option<Self> {
+    fn try_new(file: &'f FileCache, blocks: Range<u32>) -> Option<Self> {
         let geo = file.geo();
         let no = geo.chunk_of(blocks.start);
         let first = file.try_lock(no)?;

@@ -10,7 +10,7 @@ fn a_volume_is_held_while_it_is_open() {
     assert_eq!(clock.seconds(), 1, "behind a clean block");
     let held = shared.mmp();
     assert_eq!((held.state(), held.check_interval), (MmpState::Held, 5));
-    assert_eq!(held.nodename, crate::fs::mmp::claim::nodename());
+    assert_eq!(held.nodename, lanefs_device::host_name());
     volume.write("/a", b"1").unwrap();
     volume.sync().unwrap();
     assert_eq!(shared.mmp(), held, "no update is due");

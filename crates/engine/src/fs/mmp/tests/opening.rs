@@ -59,7 +59,7 @@ fn a_dead_holder_is_waited_for() {
     assert_eq!(volume.info().recovery.journal.transactions, 1);
     let told = told.lock().unwrap();
     assert_eq!((told.len(), told[0].longest), (1, Duration::from_secs(22)));
-    let node = String::from_utf8(crate::fs::mmp::claim::nodename()).unwrap();
+    let node = String::from_utf8(lanefs_device::host_name()).unwrap();
     assert_eq!(told[0].holder.as_ref().map(|holder| &holder.nodename), Some(&node));
 }
 

@@ -5,9 +5,9 @@
 
 use super::*;
 use crate::error::{Error, Result};
-use crate::store::alloc::BlockKind;
 use crate::store::map::testing::{Mem, Wild};
 use crate::store::map::{ChangeBlocks, Mapping, Progress, ReadBlocks};
+use crate::store::txn::BlockKind;
 use lanefs_format::extent::{
     At, Bounds, Entry, Extent, ExtentError, Index, MAX_BLOCKS, MAX_DEPTH, Node, NodeRef, ROOT_SIZE as ROOT,
     empty_root, set_checksum, verify_checksum,

@@ -10,9 +10,8 @@
 
 use super::{AHEAD, Owner, node};
 use crate::error::{Error, Result};
-use crate::store::alloc::BlockKind;
 use crate::store::map::{ChangeBlocks, Progress};
-use crate::store::txn::credits;
+use crate::store::txn::{BlockKind, credits};
 use lanefs_format::extent::{
     At, Bounds, Entry, Extent, ExtentError, Index, MAX_BLOCKS, MAX_DEPTH, Node, NodeRef, ROOT_SIZE, find,
 };

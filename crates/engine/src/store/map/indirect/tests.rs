@@ -3,9 +3,9 @@
 use super::*;
 use crate::error::IndirectError;
 use crate::error::{Error, Result};
-use crate::store::alloc::BlockKind;
 use crate::store::map::testing::{Mem, Wild};
 use crate::store::map::{Mapping, Progress};
+use crate::store::txn::BlockKind;
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};

@@ -8,10 +8,10 @@
 
 use super::fault::Fault;
 use super::model::{Effect, Model};
+use super::model_run::ModelRun;
 use super::observed::Observed;
 use super::run::{Promise, Run, Runner, read};
 use super::step::Step;
-use super::story::Story;
 use lanefs::Error;
 use lanefs_format::RoCompat;
 use lanefs_sim::{FailingDevice, RecordingDevice};
@@ -26,7 +26,7 @@ pub(super) type Device = FailingDevice<Arc<RecordingDevice>>;
 
 /// The state of a run with failing calls.
 #[derive(Debug)]
-pub(super) struct Hurt {
+pub(super) struct FailedCalls {
     /// The device.
     pub(super) device: Arc<Device>,
     /// The fault to inject.
@@ -37,7 +37,7 @@ pub(super) struct Hurt {
     pub(super) failed: Option<usize>,
 }
 
-impl Hurt {
+impl FailedCalls {
     /// Returns whether a call has failed.
     pub(super) fn has_failed(&self) -> bool {
         self.device.failures() > 0
@@ -68,11 +68,11 @@ impl Hurt {
 
 impl Runner<'_> {
     fn has_failed(&self) -> bool {
-        self.hurt.as_ref().is_some_and(Hurt::has_failed)
+        self.failures.as_ref().is_some_and(FailedCalls::has_failed)
     }
 
     pub(super) fn is_aborted(&self) -> bool {
-        self.hurt.as_ref().is_some_and(|hurt| hurt.aborted)
+        self.failures.as_ref().is_some_and(|failures| failures.aborted)
     }
 
     /// Accepts an error of an operation that is not a step.
@@ -80,8 +80,8 @@ impl Runner<'_> {
     /// # Errors
     /// It may not fail, or not so.
     pub(super) fn bear(&mut self, what: &str, e: &Error) -> Result<(), String> {
-        let hurt = self.hurt.as_ref().ok_or_else(|| format!("{what}: {e}"))?;
-        hurt.check_error(what, e)?;
+        let failures = self.failures.as_ref().ok_or_else(|| format!("{what}: {e}"))?;
+        failures.check_error(what, e)?;
         self.note_abort();
         Ok(())
     }
@@ -112,7 +112,7 @@ impl Runner<'_> {
     /// Returns the last step up to `i` that is known to be done: the step that a successful sync
     /// promises.
     pub(super) fn last_known(&self, i: usize) -> usize {
-        let failed = self.hurt.as_ref().and_then(|hurt| hurt.failed);
+        let failed = self.failures.as_ref().and_then(|failures| failures.failed);
         failed.map_or(i, |failed| i.min(failed - 1))
     }
 
@@ -128,15 +128,15 @@ impl Runner<'_> {
         effect: &Effect,
         e: &Error,
     ) -> Result<(), String> {
-        let hurt = self.hurt.as_ref().ok_or_else(|| e.to_string())?;
+        let failures = self.failures.as_ref().ok_or_else(|| e.to_string())?;
         // A file that could not be opened again behind a sweep.
-        let is_closed = self.story.model.slots.keys().any(|slot| !self.files.contains_key(slot));
+        let is_closed = self.run_model.model.slots.keys().any(|slot| !self.files.contains_key(slot));
         if is_closed && matches!(e.kind(), Error::NotFound) {
             return Ok(());
         }
         // A file that an earlier step should have created may be missing.
         if !self.is_aborted() {
-            hurt.check_error("it failed", e)?;
+            failures.check_error("it failed", e)?;
         }
         let was_aborted = self.is_aborted();
         self.note_abort();
@@ -145,10 +145,10 @@ impl Runner<'_> {
         }
         if self.is_aborted() {
             // It may be there or not.
-            self.story.model = after;
-            self.story.track(i, step, effect.change.clone());
-            if let Some(hurt) = &mut self.hurt {
-                hurt.failed = Some(i);
+            self.run_model.model = after;
+            self.run_model.track(i, step, effect.change.clone());
+            if let Some(failures) = &mut self.failures {
+                failures.failed = Some(i);
             }
             return Ok(());
         }
@@ -160,8 +160,8 @@ impl Runner<'_> {
 
     /// Makes the device pass on all calls, uncounted, while the campaign itself reads.
     pub(super) fn set_well(&self, well: bool) {
-        if let Some(hurt) = &self.hurt {
-            hurt.device.pause(well);
+        if let Some(failures) = &self.failures {
+            failures.device.pause(well);
         }
     }
 
@@ -177,33 +177,34 @@ impl Runner<'_> {
         if let Some(change) = &effect.change {
             return self.record_failed(i, step, change, e);
         }
-        if after.names == self.story.model.names || matches!(step, Step::Nameless) {
+        if after.names == self.run_model.model.names || matches!(step, Step::Nameless) {
             return Ok(());
         }
         // Not what the error says: only a checksum that is found wrong now explains what is wrong.
         let errno = e.errno();
         let observed =
             Observed::of(&self.volume).map_err(|said| format!("errno {errno}, and then {said}"))?;
-        let Err(not_before) = observed.compare(&self.story.model.names) else { return Ok(()) };
+        let Err(not_before) = observed.compare(&self.run_model.model.names) else { return Ok(()) };
         if let Err(not_after) = observed.compare(&after.names) {
             return Err(format!("errno {errno}, and it is half done: {not_before}; {not_after}"));
         }
-        self.story.model = after;
-        self.story.record(i, step, effect.clone());
+        self.run_model.model = after;
+        self.run_model.record(i, step, effect.clone());
         self.open_named().map_err(|e| format!("reopen: {e}"))
     }
 
     /// Asks the volume whether it takes no more changes.
     fn note_abort(&mut self) {
-        let Some(hurt) = &mut self.hurt else { return };
+        let Some(failures) = &mut self.failures else { return };
         // Nothing is trimmed: what is asked is whether it could be.
-        hurt.aborted |= hurt.well(|| self.volume.trim(0..0, 1).is_err());
+        failures.aborted |= failures.well(|| self.volume.trim(0..0, 1).is_err());
     }
 
     /// Asks until the volume takes no more changes, if that is to come: a thread of the journal's
     /// own may have met the failure, and aborts a moment later.
     fn await_abort(&mut self) {
-        let coming = self.hurt.as_ref().is_some_and(|hurt| hurt.has_failed() && hurt.fault.is_loud());
+        let coming =
+            self.failures.as_ref().is_some_and(|failures| failures.has_failed() && failures.fault.is_loud());
         self.note_abort();
         for _ in 0..NAPS {
             if self.is_aborted() || !coming {
@@ -227,36 +228,36 @@ impl Runner<'_> {
             looked?;
         }
         self.files.clear();
-        let last = self.story.names.len() - 1;
-        let hurt = self.hurt.take().ok_or("a device that cannot fail")?;
+        let last = self.run_model.names.len() - 1;
+        let failures = self.failures.take().ok_or("a device that cannot fail")?;
         match self.volume.close() {
-            Ok(()) if hurt.aborted => return Err("close: Ok, and the journal was aborted".into()),
-            Ok(()) if hurt.has_failed() && hurt.fault.is_loud() => {
+            Ok(()) if failures.aborted => return Err("close: Ok, and the journal was aborted".into()),
+            Ok(()) if failures.has_failed() && failures.fault.is_loud() => {
                 return Err("close: Ok, and a write or flush has failed".into());
             }
             Ok(()) => {
-                let all = self.story.contents.keys().map(|&id| Promise::Content(id, last));
+                let all = self.run_model.contents.keys().map(|&id| Promise::Content(id, last));
                 let at = self.device.mark("");
                 self.promises.extend(all.chain([Promise::Names(last)]).map(|promise| (at, promise)));
             }
-            Err(e) => hurt.check_error("close", &e)?,
+            Err(e) => failures.check_error("close", &e)?,
         }
         // All that the volume had is gone: this and the caller have the device.
-        let users = Arc::strong_count(&hurt.device);
+        let users = Arc::strong_count(&failures.device);
         if users > 2 {
             return Err(format!("{users} users of the device after the volume was closed: something leaked"));
         }
         let (log, closed) = (self.device.log(), self.device.image());
-        let Self { story: Story { names, contents, .. }, promises, .. } = self;
-        Ok(Run { log, names, contents, promises, closed, aborted: hurt.aborted })
+        let Self { run_model: ModelRun { names, contents, .. }, promises, .. } = self;
+        Ok(Run { log, names, contents, promises, closed, aborted: failures.aborted })
     }
 
     /// Checks a volume after an abort: every change and sync is refused, and reads still work.
     fn check_refused(&self) -> Result<(), String> {
-        let hurt = self.hurt.as_ref().ok_or("a device that cannot fail")?;
+        let failures = self.failures.as_ref().ok_or("a device that cannot fail")?;
         let refused = |what: &str, done: lanefs::Result<()>| match done {
             Ok(()) => Err(format!("{what} after the journal was aborted: Ok")),
-            Err(e) => hurt.check_error(what, &e),
+            Err(e) => failures.check_error(what, &e),
         };
         refused("sync", self.volume.sync())?;
         refused("mkdir", self.volume.create_dir("/later"))?;
@@ -274,11 +275,11 @@ impl Runner<'_> {
     /// Checks a volume without an abort: it equals the model, accepts changes, and has lost no
     /// inode or block.
     fn check_goes_on(&mut self) -> Result<(), String> {
-        let hurt = self.hurt.as_ref().ok_or("a device that cannot fail")?;
-        if hurt.fault.is_loud() {
+        let failures = self.failures.as_ref().ok_or("a device that cannot fail")?;
+        if failures.fault.is_loud() {
             return Err("a write or flush has failed, and the volume goes on".into());
         }
-        let fault = hurt.fault;
+        let fault = failures.fault;
         self.open_named().map_err(|e| format!("reopen: {e}"))?;
         self.check_open()?;
         // A group whose bitmap was read wrong gives nothing more.

@@ -1,4 +1,4 @@
-//! The story of a run: names and contents after each step, and promises, by the model alone.
+//! The run of a workload by the model alone: names and contents after each step, and promises.
 
 use super::model::{Change, Effect, Id, Model, Names};
 use super::run::Promise;
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The steps so far.
 #[derive(Debug)]
-pub(super) struct Story {
+pub(super) struct ModelRun {
     /// The model after the last step.
     pub(super) model: Model,
     /// The last step that changed an inode under a handle of its own.
@@ -22,7 +22,7 @@ pub(super) struct Story {
     pub(super) contents: BTreeMap<Id, Tracked>,
 }
 
-impl Story {
+impl ModelRun {
     /// Begins with a volume before any step.
     pub(super) fn new(start: &Start) -> Self {
         let track = |(id, content): (&Id, &Vec<u8>)| (*id, Tracked::new(start.model.block, content.clone()));

@@ -2,12 +2,11 @@
 //!
 //! Every block that is free on disk (and whose freeing has committed) is in one of three counts:
 //! *available*, *claimed* (promised to data that is not allocated yet), or *held* (chosen in core
-//! by a [`Reserved`](super::Reserved), not yet marked on disk). A block leaves `available` in one
-//! atomic step, so claimed, held and used blocks are never more than the volume has.
+//! by a [`Reserved`](super::alloc::Reserved), not yet marked on disk). A block leaves `available`
+//! in one atomic step, so claimed, held and used blocks are never more than the volume has.
 //!
 //! On a damaged volume whose counts are wrong, they stop at zero.
 
-use super::Alloc;
 use lanefs_sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
@@ -132,18 +131,18 @@ impl Space {
 
 /// A promise of blocks that are not chosen yet. Dropping it gives back what is left.
 ///
-/// Promised blocks exist: [`reserve_claimed`](super::reserve_claimed) finds them, though maybe in
-/// many runs.
+/// Promised blocks exist: [`reserve_claimed`](super::alloc::reserve_claimed) finds them, though
+/// maybe in many runs.
 #[derive(Debug)]
 pub(crate) struct Claim {
-    alloc: Arc<Alloc>,
+    space: Arc<Space>,
     blocks: u64,
 }
 
 impl Claim {
     /// Claims `blocks`, leaving `keep` available; `None` if there are not as many.
-    pub(super) fn new(alloc: &Arc<Alloc>, blocks: u64, keep: u64) -> Option<Self> {
-        alloc.space.claim(blocks, keep).then(|| Self { alloc: Arc::clone(alloc), blocks })
+    pub(super) fn new(space: &Arc<Space>, blocks: u64, keep: u64) -> Option<Self> {
+        space.claim(blocks, keep).then(|| Self { space: Arc::clone(space), blocks })
     }
 
     /// Returns the blocks that are left of the claim.
@@ -155,7 +154,7 @@ impl Claim {
     pub(crate) fn split(&mut self, blocks: u64) -> Claim {
         let blocks = blocks.min(self.blocks);
         self.blocks -= blocks;
-        Claim { alloc: Arc::clone(&self.alloc), blocks }
+        Claim { space: Arc::clone(&self.space), blocks }
     }
 
     /// Adds another claim on the same volume to this one.
@@ -167,7 +166,7 @@ impl Claim {
     pub(super) fn hold(&mut self, n: u64) -> u64 {
         let n = n.min(self.blocks);
         self.blocks -= n;
-        self.alloc.space.claimed_to_held(n);
+        self.space.claimed_to_held(n);
         n
     }
 }
@@ -175,7 +174,7 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         if self.blocks != 0 {
-            self.alloc.space.unclaim(self.blocks);
+            self.space.unclaim(self.blocks);
         }
     }
 }

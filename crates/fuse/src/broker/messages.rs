@@ -1,12 +1,12 @@
 //! The messages between a server and its broker, as bytes.
 //!
-//! Hazard: the broker runs with the rights that the server gave up. Each word here is a right of a
-//! server that an attacker has taken over.
+//! Hazard: the broker runs with the rights that the server gave up. Each message here is a right of
+//! a server that an attacker has taken over.
 
 /// A request of the server to the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Word {
+pub(crate) enum BrokerRequest {
     /// Mount. Only once.
     Mount,
     /// Unmount.
@@ -21,34 +21,34 @@ pub(crate) enum Word {
     Dialer,
 }
 
-impl Word {
+impl BrokerRequest {
     const ALL: [Self; 6] =
         [Self::Mount, Self::Unmount, Self::UnmountSynced, Self::RemoveSocket, Self::Keep, Self::Dialer];
 
     pub(crate) fn from_byte(byte: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|word| *word as u8 == byte)
+        Self::ALL.into_iter().find(|request| *request as u8 == byte)
     }
 }
 
-/// A question of a serving thread to the broker. Answered by one i32, but for [`Self::Release`].
+/// A call of a serving thread to the broker. Answered by one i32, but for [`Self::Release`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Question {
-    /// Whether the sender of a request has a capability: 1 or 0.
+pub(crate) enum BrokerCall {
+    /// Tells whether the sender of a request has a capability: 1 or 0.
     Has,
-    /// Whether it is in a group: 1 or 0.
+    /// Tells whether it is in a group: 1 or 0.
     InGroup,
-    /// No question: the connection is to be ended. 0 or an errno.
+    /// Ends the connection: 0 or an errno.
     Abort,
-    /// No question: the rule of this number is to be set. 0.
+    /// Sets the rule of this number: 0.
     SetCache,
-    /// No question: this thread of the server is to be scheduled as all others. No answer.
+    /// Schedules this thread of the server as all others. No answer.
     Release,
 }
 
-impl Question {
+impl BrokerCall {
     const ALL: [Self; 5] = [Self::Has, Self::InGroup, Self::Abort, Self::SetCache, Self::Release];
-    /// Bytes of a question: itself, user, group and thread of a sender, and a number.
+    /// Bytes of a call: itself, user, group and thread of a sender, and a number.
     pub(crate) const LEN: usize = 17;
 
     pub(crate) fn encode(self, [uid, gid, thread, number]: [u32; 4]) -> [u8; Self::LEN] {
@@ -60,12 +60,12 @@ impl Question {
     }
 
     pub(crate) fn decode(bytes: [u8; Self::LEN]) -> Option<(Self, [u32; 4])> {
-        let question = Self::ALL.into_iter().find(|question| *question as u8 == bytes[0])?;
+        let call = Self::ALL.into_iter().find(|call| *call as u8 == bytes[0])?;
         let mut fields = [0; 4];
         for (field, from) in fields.iter_mut().zip(bytes[1..].chunks_exact(4)) {
             *field = u32::from_le_bytes(from.try_into().ok()?);
         }
-        Some((question, fields))
+        Some((call, fields))
     }
 }
 
@@ -74,13 +74,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_and_questions_are_known_again() {
-        assert!(Word::ALL.iter().all(|word| Word::from_byte(*word as u8) == Some(*word)));
-        assert_eq!(Word::from_byte(6), None);
+    fn messages_are_known_again() {
+        assert!(
+            BrokerRequest::ALL
+                .iter()
+                .all(|request| BrokerRequest::from_byte(*request as u8) == Some(*request))
+        );
+        assert_eq!(BrokerRequest::from_byte(6), None);
         let fields = [1, 2, u32::MAX, 4];
-        for question in Question::ALL {
-            assert_eq!(Question::decode(question.encode(fields)), Some((question, fields)));
+        for call in BrokerCall::ALL {
+            assert_eq!(BrokerCall::decode(call.encode(fields)), Some((call, fields)));
         }
-        assert_eq!(Question::decode([5; Question::LEN]), None);
+        assert_eq!(BrokerCall::decode([5; BrokerCall::LEN]), None);
     }
 }
