@@ -4,7 +4,7 @@ use crate::medium::Medium;
 use crate::os_name::OsStrExt;
 use crate::parameters::absolute_url;
 use crate::scheme::{is_nbd, is_rbd, is_stacked};
-use crate::stacked::parse_one;
+use crate::stacked::{parse, parse_one};
 use crate::url::VolumeUrl;
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -21,6 +21,9 @@ pub fn absolute_name(name: &OsStr) -> io::Result<OsString> {
     }
     let join = |parts: &[&OsStr]| parts.iter().copied().collect::<OsString>();
     if is_stacked(bytes) {
+        if parse(name).is_err() {
+            return Ok(name.into());
+        }
         return match parse_one(name) {
             Ok(Medium::Overlay { base, top }) => {
                 let base = absolute_name(base)?;

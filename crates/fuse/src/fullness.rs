@@ -15,6 +15,9 @@ use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 const FULL_BELOW: u64 = 4 << 20;
 /// Bytes beyond the kernel's bound, for pages that become dirty before the kernel is told.
 const MARGIN: u64 = 64 << 20;
+/// The most files of which it is noted that a write was refused. With more, all are forgotten: their
+/// next write fails at fsync(2) then.
+const MOST_REFUSED: usize = 64 << 10;
 
 const ROOMY: u8 = 0;
 const TIGHT: u8 = 1;
@@ -92,18 +95,25 @@ impl Fullness {
     pub(crate) fn refuse(&self, file: &Node, volume: &Volume) -> bool {
         let now = self.level.load(SeqCst);
         let entered = now != FULL && self.set(now, FULL);
-        self.refused.lock().insert(key(file), volume.statfs().blocks_free);
+        // Before the lock: it locks the inode.
+        let key = key(file);
+        let mut refused = self.refused.lock();
+        if refused.len() >= MOST_REFUSED {
+            refused.clear();
+        }
+        refused.insert(key, volume.statfs().blocks_free);
         entered
     }
 
     /// Returns whether the next write(2) to `file` is to fail with ENOSPC.
     pub(crate) fn refuses(&self, file: &Node, volume: &Volume) -> bool {
+        let key = key(file);
         let mut refused = self.refused.lock();
-        let Some(then) = refused.get(&key(file)) else { return false };
+        let Some(then) = refused.get(&key) else { return false };
         if volume.statfs().blocks_free <= *then {
             return true;
         }
-        refused.remove(&key(file));
+        refused.remove(&key);
         false
     }
 }

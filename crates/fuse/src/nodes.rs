@@ -165,7 +165,9 @@ impl Shard {
                 continue;
             }
             match known.node.take_if(|node| node.is_named()) {
-                None => self.nameless.push_back(id),
+                None if known.node.is_some() => self.nameless.push_back(id),
+                // It was let go before, and its number was used again.
+                None => {}
                 node => return node,
             }
         }
@@ -175,8 +177,9 @@ impl Shard {
     /// Looks at one inode that had no name, or none because a thread was changing it.
     fn let_go_named_late(&mut self) -> Option<Node> {
         let id = self.nameless.pop_front()?;
-        let node = self.known.get_mut(&id)?.node.take_if(|node| node.is_named());
-        if node.is_none() {
+        let held = &mut self.known.get_mut(&id)?.node;
+        let node = held.take_if(|node| node.is_named());
+        if held.is_some() {
             self.nameless.push_back(id);
         }
         node

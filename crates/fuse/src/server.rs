@@ -172,17 +172,24 @@ impl Server {
             let (cost, preference) = match &received {
                 Some(Received { header, request }) => {
                     let cost = request.as_ref().map_or(Cost::Short, Request::cost);
-                    let preference = match cost {
-                        Cost::Long | Cost::Bulk => follow.hand_over(),
-                        Cost::Short | Cost::MayWait => follow.asked(header.pid, began.elapsed()),
+                    let preference = match header.pid {
+                        // No program waits for it.
+                        0 if cost >= Cost::Long => follow.hand_over(),
+                        program => follow.asked(program, began.elapsed()),
                     };
                     (cost, preference)
                 }
                 None => (Cost::Short, Preference::Together),
             };
             last = cost;
+            if cost >= Cost::Long {
+                follow.stop();
+            }
             if self.workers.took(follow.thread(), cost, preference) == First::MakeThread {
                 self.make_thread(scope);
+            }
+            if preference == Preference::Alone && !self.workers.is_alone(follow.thread()) {
+                follow.stop();
             }
             if !matches!(read, Ok(Some(_))) {
                 self.workers.end();

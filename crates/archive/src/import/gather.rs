@@ -11,6 +11,8 @@ use lanefs::File;
 const MOST: u64 = 8 << 20;
 /// The fewest bytes for which a write past the cache is waited for.
 const LEAST: u64 = 1 << 20;
+/// The most pieces of one write: a sparse member may have a million that touch.
+const PIECES: usize = 256;
 
 /// Pieces in memory that lie one behind the other in a file.
 #[derive(Debug, Default)]
@@ -37,7 +39,7 @@ impl Gather {
         }
         self.bytes += piece.len();
         self.pieces.push(piece);
-        if self.bytes >= MOST { self.write(file) } else { Ok(()) }
+        if self.bytes >= MOST || self.pieces.len() >= PIECES { self.write(file) } else { Ok(()) }
     }
 
     /// Writes all that was gathered.

@@ -3,8 +3,8 @@
 //! A source is recognised by its content: a folder, a tar archive, an OCI layout, or what
 //! `docker save` wrote.
 //!
-//! Hazard: a build reads its source twice. A stream can be read only once, and a file that changes
-//! between the passes fails the build.
+//! Hazard: a build reads its source twice. A stream can be read only once, and an archive that
+//! changes between the passes fails the build.
 
 #[cfg(target_os = "linux")]
 use super::folder;

@@ -7,11 +7,18 @@ use crate::progress::Progress;
 use lanefs_archive::{Action, Cause, Error, Event, IdRange, ImageError, Place, host};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::{OsStr, OsString};
+use std::io::Read;
 use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// Time in which signals are one: timeout(1) sends two, to the process and to its group.
+const SAME_SIGNAL: Duration = Duration::from_secs(1);
 
 /// The owners that imported and exported files get.
 #[derive(Debug, Default, clap::Args)]
@@ -69,18 +76,27 @@ pub(super) fn failure_of_two([old, new]: [&OsStr; 2], error: &Error) -> Failure 
     failure(if is_old { old } else { new }, error)
 }
 
-/// Returns the exit code that a signal asks for, which is 0 until one comes. A second signal ends
-/// the process at once: a read or write may hang that the first one waits for.
+/// Returns the exit code that a signal asks for, which is 0 until one comes. A signal that comes a
+/// second or more after the first ends the process at once: a read or write may hang that the first
+/// one waits for.
 pub(super) fn asked() -> Res<Arc<AtomicUsize>> {
     let (asked, again) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let (mut first, came) = UnixStream::pair()?;
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         // The exit code that a shell gives for a process that a signal ended.
         let code = 128 + signal;
-        // In this order: the first signal finds the flag unset.
         signal_hook::flag::register_conditional_shutdown(signal, code, Arc::clone(&again))?;
-        signal_hook::flag::register(signal, Arc::clone(&again))?;
         signal_hook::flag::register_usize(signal, Arc::clone(&asked), code.unsigned_abs() as usize)?;
+        signal_hook::low_level::pipe::register(signal, came.try_clone()?)?;
     }
+    let watch = move || {
+        // No other error is possible, and with one the second signal does nothing.
+        if first.read_exact(&mut [0]).is_ok() {
+            thread::sleep(SAME_SIGNAL);
+            again.store(true, Ordering::Relaxed);
+        }
+    };
+    thread::Builder::new().name("lanefs-signal".into()).spawn(watch)?;
     Ok(asked)
 }
 

@@ -25,8 +25,8 @@ struct Burst {
     first: u64,
     jobs: Vec<Job<'static>>,
     bytes: usize,
-    /// `None`: the connection was lost before.
-    sent: Option<(Arc<Session>, SentOn)>,
+    /// `None`: there were no connections.
+    sent: Option<(Arc<Session>, Result<SentOn, NbdError>)>,
 }
 
 /// The bursts of one call that are in flight.
@@ -110,9 +110,8 @@ impl<'c> Bursts<'c> {
         self.requests += jobs.len();
         self.in_flight.push_back(Burst { first, jobs, bytes, sent: None });
         let session = self.client.session()?;
-        if let Some(burst) = self.in_flight.back_mut()
-            && let Ok(sent) = session.push().and_then(|()| session.send_out(&burst.jobs))
-        {
+        if let Some(burst) = self.in_flight.back_mut() {
+            let sent = session.push().and_then(|()| session.send_out(&burst.jobs));
             burst.sent = Some((session, sent));
         }
         while self.bytes > link::BURST_BYTES || self.requests > link::BURST {
@@ -137,15 +136,17 @@ impl<'c> Bursts<'c> {
         let Some(Burst { first, mut jobs, bytes, sent }) = self.in_flight.pop_front() else { return Ok(()) };
         self.bytes -= bytes;
         self.requests -= jobs.len();
-        if let Some((session, sent)) = sent {
-            // What this loses is run again, and meets the reason again.
-            let _ = session.wait_for(sent, &mut jobs);
-        }
+        let lost = sent.and_then(|(session, sent)| {
+            let why = sent.and_then(|sent| session.wait_for(sent, &mut jobs)).err()?;
+            Some((session, why))
+        });
         for job in jobs.iter_mut().filter(|job| !job.done) {
             // What came of its answer is not the answer.
             job.failed = None;
         }
-        self.client.end_writes(first, &mut jobs)
+        // What was lost is run again, by another connection if there is one.
+        self.client.end_writes(first, &mut jobs)?;
+        lost.map_or(Ok(()), |(session, why)| self.client.leave(&session, why))
     }
 }
 

@@ -94,25 +94,19 @@ impl Client {
         while jobs.iter().any(|job| !job.done) {
             let session = self.session()?;
             let Err(why) = session.run(jobs) else { break };
-            if !why.is_loss() {
-                return Err(self.fail(why));
-            }
             let mut still = 0;
             for job in jobs.iter_mut().filter(|job| !job.done) {
                 // What came of its answer is not the answer.
                 job.failed = None;
                 still += 1;
             }
-            if self.connector.url.reconnect.is_zero() {
-                return Err(self.fail(self.gave_up(why)));
-            }
             // A server that takes every connection, and never this request.
             match lost_since {
-                Some(since) if still == left => self.pause(since, &mut pause, &why)?,
+                Some(since) if still == left && why.is_loss() => self.pause(since, &mut pause, &why)?,
                 _ => (lost_since, pause) = (Some(Instant::now()), FIRST_PAUSE),
             }
             left = still;
-            self.reconnect(&session, why)?;
+            self.leave(&session, why)?;
         }
         jobs.iter().find_map(|job| job.failed.clone()).map_or(Ok(()), Err)
     }
@@ -159,6 +153,18 @@ impl Client {
         session.end(&first);
         self.changed.notify_all();
         first
+    }
+
+    /// Replaces the connections of a session in which one was lost.
+    ///
+    /// # Errors
+    /// Why the device has failed: the server broke a rule, or no connection is made again.
+    pub(super) fn leave(&self, session: &Session, why: NbdError) -> Result<(), NbdError> {
+        match why.is_loss() {
+            false => Err(self.fail(why)),
+            true if self.connector.url.reconnect.is_zero() => Err(self.fail(self.gave_up(why))),
+            true => self.reconnect(session, why),
+        }
     }
 
     /// Replaces connections that are lost, unless another thread has done so or does.

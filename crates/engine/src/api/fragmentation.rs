@@ -172,11 +172,9 @@ impl Volume {
     fn used_file(&self, ino: u32) -> Result<Option<InodeRef>> {
         let fs = &self.fs;
         let is_file = |inode: &Inode| inode.is_regular() && inode.links_count > 0;
-        let inode = fs.read_inode(ino).or_else(|_| {
-            // The handle that sets the bit writes the slot later, and waits for no reader.
-            fs.journal.sync()?;
-            fs.read_inode(ino)
-        })?;
+        // The handle that sets the bit writes the slot later, and waits for no reader.
+        let again = |e| if fs.journal.sync().is_err() { Err(e) } else { fs.read_inode(ino) };
+        let inode = fs.read_inode(ino).or_else(again)?;
         if !is_file(&inode) {
             return Ok(None);
         }

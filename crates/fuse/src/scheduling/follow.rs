@@ -61,8 +61,8 @@ pub(crate) enum Preference {
 ///   processor. This takes as long as a request. Each lookup that finds the program in its place
 ///   doubles the number of sleeps before the next one.
 ///
-/// A request that may last ends it too, because another thread must take the next one meanwhile:
-/// the kernel's writeback sends many of them amid the requests of a program that writes. The thread
+/// A request that may last ends it too, because another thread must take the next one meanwhile.
+/// The kernel's writeback sends many of them amid the requests of a program that writes: the thread
 /// that takes the program's next request then follows it at once.
 ///
 /// Following ends when other programs send requests too, when it does not pay, and when `Workers`
@@ -259,10 +259,10 @@ impl<'f> Follow<'f> {
         Preference::Same
     }
 
-    /// Stops following for a request that may last. The thread that takes the program's next one
-    /// follows it.
+    /// Stops following for a request that may last and that no program waits for. If following has
+    /// paid, the thread that takes the program's next request follows it.
     pub(crate) fn hand_over(&mut self) -> Preference {
-        if self.at.is_some() {
+        if self.at.is_some() && self.term.sleeps <= self.term.requests / 2 {
             self.following.handed_over.store(self.program, Ordering::Relaxed);
         }
         self.stop();

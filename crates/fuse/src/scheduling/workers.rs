@@ -228,6 +228,11 @@ impl Workers {
         }
     }
 
+    /// Returns whether thread `me` is the only one that takes requests.
+    pub(crate) fn is_alone(&self, me: Pid) -> bool {
+        self.state.lock().alone == Some(me)
+    }
+
     /// Makes another thread wait for requests, or watch, if none does: wakes a resting thread, or
     /// returns that the caller makes one.
     fn call(&self, state: &mut WorkersState) -> First {
@@ -412,6 +417,7 @@ mod tests {
         let workers = Workers::new(1, Following::none());
         assert_eq!(workers.begin(gettid(), || false), Some(WaitTurn::Together));
         assert_eq!(workers.took(gettid(), Cost::Short, Preference::Alone), First::Nothing);
+        assert!(!workers.is_alone(gettid()));
         assert_eq!(workers.begin(gettid(), || false), Some(WaitTurn::Together));
         // Nor with one that could not be made.
         let workers = alone();

@@ -58,13 +58,12 @@ impl Content<'_> {
     /// list. If that fails, the file must not grow until a truncation has freed them: the old
     /// bytes would be back.
     pub(super) fn free_cut(self, size: u64) -> Result<()> {
+        // One that failed may have freed all blocks, and left the inode on the list.
+        let was_cut_short = self.file.is_cut_short();
         self.file.set_cut_short(true);
         self.drop_pages(size)?;
-        if !map::is_empty(&self.node.state()) {
-            self.node.free_behind(|txn| {
-                txn.ensure(credits::INODE + credits::ORPHAN)?;
-                self.node.update(txn, |txn, inode| orphan::settle(txn, inode))
-            })?;
+        if was_cut_short || !map::is_empty(&self.node.state()) {
+            self.node.free_behind(|txn| self.node.update(txn, |txn, inode| orphan::settle(txn, inode)))?;
         }
         self.file.set_cut_short(false);
         Ok(())
@@ -140,7 +139,7 @@ impl CachedInode {
     }
 
     /// Zeroes the tail of the last block of the file, frees all blocks behind it, and runs `then`
-    /// under the last handle. If `then` fails and has changed nothing, the blocks are free.
+    /// under the last handle, which has credits for the inode and the list of orphans. If `then` fails and has changed nothing, the blocks are free.
     pub(super) fn free_behind<'n>(&'n self, then: impl FnOnce(&mut Txn<'n>) -> Result<()>) -> Result<()> {
         let fs = &*self.fs;
         let size = self.state().size;
@@ -159,6 +158,10 @@ impl CachedInode {
                     prepared.update_map(txn, |txn, inode| map::remove(txn, inode, first..MAX_BLOCKS))?;
                 match step {
                     Progress::Done => {
+                        // A restart begins to count changes again.
+                        if let Err(e) = txn.ensure(credits::INODE + credits::ORPHAN) {
+                            return txn.stop(e);
+                        }
                         let freed = txn.mark();
                         let done = then(txn);
                         return done.or_else(|e| if txn.mark() == freed { txn.stop(e) } else { Err(e) });

@@ -21,6 +21,7 @@ use crate::fs::file::cache::{Background, FileCache, Item, Pressure, WriteOutJob,
 use crate::fs::inode::CachedInode;
 use lanefs_device::release_free_memory;
 use lanefs_sync::time::Instant;
+use std::collections::BTreeSet;
 use std::mem;
 use std::ops::Range;
 use std::time::Duration;
@@ -211,17 +212,17 @@ impl Fs {
     /// evicts inodes that are not in use. Returns how long to sleep; `None`: until there is
     /// something dirty.
     pub(crate) fn background_round(&self, jobs: &mut Background) -> Option<Duration> {
-        // The first file that failed since one was written out. When its turn comes again, all
+        // The files that failed since one was written out. When the turn of one comes again, all
         // files that are left have failed.
-        let mut failed = None;
+        let mut failed = BTreeSet::new();
         while let Some(job) =
             jobs.next(&self.pages, Instant::now()).filter(|_| !self.flusher.is_wanted_back())
         {
             let ino = job.file.ino();
             match self.write_job(&job) {
-                true => failed = None,
-                false if failed == Some(ino) => break,
-                false => failed = failed.or(Some(ino)),
+                true => failed.clear(),
+                false if !failed.insert(ino) => break,
+                false => {}
             }
         }
         if self.times_are_due() {

@@ -193,7 +193,9 @@ fn a_truncation_whose_neighbour_cannot_be_read_stops_no_other_file() {
     device.heal();
     assert!(!fs.journal.has_ended());
     node.content().truncate(0).unwrap();
-    drop((node, beside));
+    drop(beside);
+    assert!(fs.orphans.is_empty());
+    drop(node);
     fs.close().unwrap();
     drop(fs);
     std::fs::write(image.path(), device.inner.to_bytes()).unwrap();
