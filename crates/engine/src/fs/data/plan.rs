@@ -564,8 +564,8 @@ mod tests {
         file.sync_all().unwrap();
     }
 
-    /// Pages over blocks that are unwritten keep their claim for the map when the plan maps them and
-    /// then finds no space for other pages.
+    /// Pages over blocks that are unwritten keep their claim for the map when the plan maps them
+    /// and then finds no space for other pages.
     #[test]
     fn what_is_mapped_before_no_space_is_dirty_over_unwritten_blocks() {
         let device = MemDevice::new(16 << 20);

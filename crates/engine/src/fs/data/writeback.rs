@@ -211,8 +211,8 @@ impl Fs {
     /// evicts inodes that are not in use. Returns how long to sleep; `None`: until there is
     /// something dirty.
     pub(crate) fn background_round(&self, jobs: &mut Background) -> Option<Duration> {
-        // The first file that failed since one was written out. When its turn comes again, all files
-        // that are left have failed.
+        // The first file that failed since one was written out. When its turn comes again, all
+        // files that are left have failed.
         let mut failed = None;
         while let Some(job) =
             jobs.next(&self.pages, Instant::now()).filter(|_| !self.flusher.is_wanted_back())

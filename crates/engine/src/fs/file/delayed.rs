@@ -74,8 +74,8 @@ impl Delayed {
         (holes + parting_blocks(self.unwritten + unwritten, width)).saturating_sub(blocks(&self.map))
     }
 
-    /// Returns all blocks that the file may get for its dirty pages, for its map too, with `data` more
-    /// in holes and `unwritten` more over unwritten blocks.
+    /// Returns all blocks that the file may get for its dirty pages, for its map too, with `data`
+    /// more in holes and `unwritten` more over unwritten blocks.
     pub(crate) fn blocks_with(&self, data: u64, unwritten: u64, width: Option<TreeWidth>) -> u64 {
         self.data_blocks() + data + blocks(&self.map) + self.map_lack(data, unwritten, width)
     }

@@ -210,8 +210,8 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
     }
 
     /// Frees the blocks that the last block of `path`, on `level`, maps in `range`, and that block
-    /// itself if nothing is left: then the first value returned is true. `path` begins at `i_block`,
-    /// and `base` is the first logical block below its last block.
+    /// itself if nothing is left: then the first value returned is true. `path` begins at
+    /// `i_block`, and `base` is the first logical block below its last block.
     fn clear(&mut self, path: &[u32], level: u32, base: u64, range: Range<u64>) -> Result<(bool, Progress)> {
         let size = self.blocks.block_size();
         let block = path.last().copied().unwrap_or(0);
