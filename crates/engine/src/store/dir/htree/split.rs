@@ -155,6 +155,7 @@ fn write_node(
 }
 
 /// Turns a linear directory of one block into an indexed one: its names move to block 1, block
+/// 0 becomes the root. The caller has claimed space for one block.
 pub(in crate::store::dir) fn convert(txn: &mut Txn<'_>, inode: &mut Inode) -> Result<()> {
     let ino = inode.ino;
     let old = {
