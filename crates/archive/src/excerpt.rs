@@ -35,6 +35,14 @@ impl Excerpt {
         }
     }
 
+    /// Returns its bytes, if it has them in memory.
+    pub(crate) fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Self::Memory(bytes, range) => bytes.get(range.clone()),
+            Self::File(..) => None,
+        }
+    }
+
     /// Returns a part of it.
     pub(crate) fn part(&self, range: Range<u64>) -> Self {
         match self {
@@ -57,8 +65,8 @@ impl Excerpt {
         most: usize,
         mut take: impl FnMut(u64, &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        if let Self::Memory(bytes, whole) = self {
-            let mut pieces = bytes[whole.clone()].chunks(most).enumerate();
+        if let Some(bytes) = self.bytes() {
+            let mut pieces = bytes.chunks(most).enumerate();
             return pieces.try_for_each(|(n, piece)| take((n * most) as u64, piece));
         }
         let mut bytes = vec![0; most.min(self.len() as usize)];

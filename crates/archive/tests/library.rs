@@ -55,6 +55,28 @@ fn members(bytes: &[u8], compress: impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
     [compress(one), compress(other)].concat()
 }
 
+/// Large files go past the page cache; with holes, and with an end that is no whole block.
+#[test]
+fn large_files_arrive_whole() {
+    let from = volume();
+    let bytes: Vec<u8> = (0..20u32 << 20).map(|i| (i ^ i >> 11) as u8 | 1).collect();
+    let sizes = [(8 << 20) - 1, 8 << 20, (9 << 20) + 123];
+    for size in sizes {
+        from.write(format!("/{size}"), &bytes[..size]).unwrap();
+    }
+    let sparse = from.create_file("/sparse").unwrap();
+    for at in [1 << 20, 4 << 20, (14 << 20) - 4096] {
+        sparse.write_at(&bytes[..(1 << 20) + 4096], at).unwrap();
+    }
+    let to = import_all(archive_of(&from, Compression::None));
+    for size in sizes {
+        assert!(to.read(format!("/{size}")).unwrap() == bytes[..size], "{size}");
+    }
+    assert!(to.read("/sparse").unwrap() == from.read("/sparse").unwrap());
+    assert!(to.stats().times.write_direct.count > 0);
+    to.close().unwrap();
+}
+
 #[test]
 fn every_compression_is_told_by_its_content() {
     let from = filled();

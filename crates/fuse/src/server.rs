@@ -172,14 +172,15 @@ impl Server {
             let (cost, preference) = match &received {
                 Some(Received { header, request }) => {
                     let cost = request.as_ref().map_or(Cost::Short, Request::cost);
-                    (cost, follow.asked(header.pid, began.elapsed()))
+                    let preference = match cost {
+                        Cost::Long | Cost::Bulk => follow.hand_over(),
+                        Cost::Short | Cost::MayWait => follow.asked(header.pid, began.elapsed()),
+                    };
+                    (cost, preference)
                 }
                 None => (Cost::Short, Preference::Together),
             };
             last = cost;
-            if cost >= Cost::Long {
-                follow.stop();
-            }
             if self.workers.took(follow.thread(), cost, preference) == First::MakeThread {
                 self.make_thread(scope);
             }

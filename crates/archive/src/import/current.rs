@@ -1,5 +1,6 @@
 //! The file of an import that data is for.
 
+use super::gather::Gather;
 use super::pass::Sink;
 use crate::Cause;
 use crate::excerpt::Excerpt;
@@ -11,6 +12,7 @@ use lanefs::{File, Placement};
 pub(super) struct Current {
     pub(super) file: File,
     pub(super) member: Member,
+    pub(super) gather: Gather,
     /// End of the written data.
     pub(super) end: u64,
     /// It has no data, whatever the source has.
@@ -19,7 +21,12 @@ pub(super) struct Current {
 
 impl Current {
     /// Writes data of the file: past the volume into a sink, if there is one and it can be.
-    pub(super) fn write(&self, offset: u64, content: &Excerpt, sink: Option<&dyn Sink>) -> Result<(), Cause> {
+    pub(super) fn write(
+        &mut self,
+        offset: u64,
+        content: &Excerpt,
+        sink: Option<&dyn Sink>,
+    ) -> Result<(), Cause> {
         let end = offset + content.len();
         match sink.filter(|_| self.is_whole_blocks(offset, end)) {
             Some(sink) => {
@@ -31,18 +38,31 @@ impl Current {
                 };
                 Ok(self.file.write_placed(offset..end, &mut put)?)
             }
+            None if content.bytes().is_some() && Gather::is_for(self.size()) => {
+                self.gather.push(&self.file, offset, content.clone())
+            }
             None => {
                 content.for_each_piece(PIECE, |from, bytes| Ok(self.file.write_at(bytes, offset + from)?))
             }
         }
     }
 
-    /// Returns whether a range of the file is of whole blocks, or ends with the file.
-    fn is_whole_blocks(&self, offset: u64, end: u64) -> bool {
-        let size = match &self.member.kind {
+    /// Writes what was gathered of the file.
+    pub(super) fn write_gathered(&mut self) -> Result<(), Cause> {
+        self.gather.write(&self.file)
+    }
+
+    /// Returns the size that the file will have.
+    fn size(&self) -> u64 {
+        match &self.member.kind {
             Kind::File { size, .. } => *size,
             _ => 0,
-        };
+        }
+    }
+
+    /// Returns whether a range of the file is of whole blocks, or ends with the file.
+    fn is_whole_blocks(&self, offset: u64, end: u64) -> bool {
+        let size = self.size();
         let block_size = u64::from(self.file.metadata().block_size());
         offset.is_multiple_of(block_size) && (end.is_multiple_of(block_size) || end == size)
     }

@@ -8,6 +8,7 @@
 use super::current::Current;
 use super::dir_times::{DirTimes, set_again};
 use super::entry::{Made, attributes, disinherit, drop_xattrs, make_new, node_of};
+use super::gather::Gather;
 use super::layer::{Layer, Whiteout, remove, whiteout};
 use super::pass::{Pass, Survey};
 use super::{FsVerity, ImportOptions};
@@ -287,7 +288,8 @@ impl<'a> Fill<'a> {
                 self.pass.made(file.metadata().ino());
                 // A build reads nothing again: its data needs no cache.
                 let file = file.with_direct(self.pass.sink().is_some());
-                self.current = Some(Current { file, member, end: 0, empty });
+                let gather = Gather::default();
+                self.current = Some(Current { file, member, gather, end: 0, empty });
             }
             (_, Kind::HardLink(_)) => {}
             (made, kind) => {
@@ -398,8 +400,10 @@ impl<'a> Fill<'a> {
 
     /// Finishes the last file, which has all of its data.
     fn finish_file(&mut self) -> Result<(), Error> {
-        let Some(current) = self.current.take() else { return Ok(()) };
-        let done = self.complete(&current);
+        let Some(mut current) = self.current.take() else { return Ok(()) };
+        let written = current.write_gathered();
+        let written = written.map_err(|cause| self.failed(Action::Write, &current.member.path, cause));
+        let done = written.and_then(|()| self.complete(&current));
         self.settle(done)
     }
 

@@ -9,6 +9,7 @@ mod entry;
 mod fill;
 #[cfg(target_os = "linux")]
 mod folder;
+mod gather;
 mod layer;
 mod number_set;
 mod pass;

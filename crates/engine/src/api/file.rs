@@ -290,6 +290,21 @@ impl File {
         self.after_write()
     }
 
+    /// Writes whole blocks past the page cache, from pieces of memory that lie one behind the other
+    /// from `offset` on: for a program that brings much and reads none of it again. Returns false,
+    /// and has written nothing, if they are no whole blocks, or the volume's device does not take
+    /// the memory as it is, as a file with direct I/O does not take most:
+    /// [`write_at`](Self::write_at) is the way then.
+    ///
+    /// # Errors
+    /// Those of [`write_at`](Self::write_at).
+    pub fn write_gathered(&self, pieces: &[&[u8]], offset: u64) -> Result<bool> {
+        self.check_write()?;
+        let is_written = self.node.content().write_gathered(pieces, offset)?;
+        self.after_write()?;
+        Ok(is_written)
+    }
+
     /// Writes bytes that a caller with a cache of its own accepted earlier, when the write was
     /// allowed: flags that the inode got since do not refuse it. The page cache need not keep all
     /// of them. A thread that reads through this library may see a part of the write, and zeros

@@ -7,7 +7,7 @@ use crate::broker::Broker;
 use lanefs::device::set_idle_policy;
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Consecutive requests of one program before a thread follows it.
@@ -61,6 +61,10 @@ pub(crate) enum Preference {
 ///   processor. This takes as long as a request. Each lookup that finds the program in its place
 ///   doubles the number of sleeps before the next one.
 ///
+/// A request that may last ends it too, because another thread must take the next one meanwhile:
+/// the kernel's writeback sends many of them amid the requests of a program that writes. The thread
+/// that takes the program's next request then follows it at once.
+///
 /// Following ends when other programs send requests too, when it does not pay, and when `Workers`
 /// finds the thread held up. No thread follows where it could not undo this: without CAP_SYS_NICE
 /// or RLIMIT_NICE a thread may not leave SCHED_IDLE, and a thread that began under a policy other
@@ -75,6 +79,8 @@ pub(crate) struct Following {
     began: Instant,
     /// Microseconds after `began`. Until then other programs hold up a following thread.
     crowded_until: AtomicU64,
+    /// The program that was followed until a request that may last; 0: none.
+    handed_over: AtomicU32,
 }
 
 impl Following {
@@ -88,7 +94,16 @@ impl Following {
     }
 
     fn at(home: Option<CpuSet>) -> Self {
-        Self { home, broker: None, began: Instant::now(), crowded_until: AtomicU64::new(0) }
+        let (crowded_until, handed_over) = (AtomicU64::new(0), AtomicU32::new(0));
+        Self { home, broker: None, began: Instant::now(), crowded_until, handed_over }
+    }
+
+    /// Returns whether `program` waits for a thread that goes on following it. No other thread is
+    /// told so again.
+    fn takes_over(&self, program: u32) -> bool {
+        // Mostly there is none: a load takes the cache line from no other thread.
+        self.handed_over.load(Ordering::Relaxed) == program
+            && self.handed_over.compare_exchange(program, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     #[cfg(test)]
@@ -195,7 +210,7 @@ impl<'f> Follow<'f> {
             (self.program, self.streak) = (program, 0);
         }
         self.streak += 1;
-        if self.streak < self.needed {
+        if !self.following.takes_over(program) && self.streak < self.needed {
             return Preference::Same;
         }
         self.streak = 0;
@@ -241,6 +256,16 @@ impl<'f> Follow<'f> {
             self.needed = STREAK;
             self.stay_back();
         }
+        Preference::Same
+    }
+
+    /// Stops following for a request that may last. The thread that takes the program's next one
+    /// follows it.
+    pub(crate) fn hand_over(&mut self) -> Preference {
+        if self.at.is_some() {
+            self.following.handed_over.store(self.program, Ordering::Relaxed);
+        }
+        self.stop();
         Preference::Same
     }
 
@@ -355,6 +380,23 @@ mod tests {
             }
             let ends = (0..CROWD).any(|_| follow.asked(1, AT_ONCE) == Preference::Together);
             assert!(ends && sched_getaffinity(None).unwrap() == home);
+        });
+    }
+
+    #[test]
+    fn after_a_long_request_one_thread_follows_at_once() {
+        follows(|mut follow, me, home| {
+            let mut other = Follow::new(follow.following);
+            (0..STREAK).for_each(|_| _ = follow.asked(me, AT_ONCE));
+            follow.hand_over();
+            assert_eq!(sched_getaffinity(None).unwrap(), home);
+            assert_eq!(other.asked(1, AT_ONCE), Preference::Same);
+            assert_eq!(other.asked(me, AT_ONCE), Preference::Alone);
+            assert_eq!(follow.asked(me, AT_ONCE), Preference::Same);
+            // A thread that follows no program hands none over.
+            other.stop();
+            other.hand_over();
+            assert_eq!(follow.asked(me, AT_ONCE), Preference::Same);
         });
     }
 

@@ -54,9 +54,13 @@ struct Queue {
 }
 
 impl Queue {
-    /// Asks the thread at the front to lead, unless it has been asked before.
-    fn call_leader(&mut self) {
-        self.leaders += usize::from(self.jobs.front().is_some_and(|job| job.ask_to_lead()));
+    /// Asks the thread at the front to lead, unless it has been asked before. The caller wakes it
+    /// when the queue is unlocked: the queue is the first thing that it locks.
+    #[must_use]
+    fn call_leader(&mut self) -> Option<Arc<SyncJob>> {
+        let asked = self.jobs.front().filter(|job| job.ask_to_lead()).cloned();
+        self.leaders += usize::from(asked.is_some());
+        asked
     }
 }
 
@@ -92,6 +96,13 @@ fn finish(jobs: Vec<Outcome>) {
     }
 }
 
+/// Wakes a thread that was asked to lead.
+fn wake(asked: Option<Arc<SyncJob>>) {
+    if let Some(job) = asked {
+        job.changed.notify_one();
+    }
+}
+
 impl SyncJob {
     /// Takes the work, unless a leader has it already. Also returns whether the waiting thread was
     /// asked to lead and has not begun to.
@@ -117,7 +128,7 @@ impl SyncJob {
         }
     }
 
-    /// Asks the waiting thread to lead; `false` if it has been asked already.
+    /// Asks the waiting thread to lead, without waking it; `false` if it has been asked already.
     fn ask_to_lead(&self) -> bool {
         let mut state = self.state.lock();
         let (asked, next) = match std::mem::replace(&mut *state, JobState::Running) {
@@ -125,7 +136,6 @@ impl SyncJob {
             other => (false, other),
         };
         *state = next;
-        self.changed.notify_one();
         asked
     }
 
@@ -201,14 +211,13 @@ impl Fs {
             state: Mutex::new(JobState::Waiting(work)),
             changed: Condvar::new(),
         });
-        {
-            let mut queue = self.combiner.queue.lock();
-            queue.jobs.push_back(Arc::clone(&job));
-            // The thread at the front of the queue: this one, if no thread leads.
-            if queue.leaders == 0 || queue.leaders < LEADERS && queue.jobs.len() >= MOST_JOBS {
-                queue.call_leader();
-            }
-        }
+        let mut queue = self.combiner.queue.lock();
+        queue.jobs.push_back(Arc::clone(&job));
+        // The thread at the front of the queue: this one, if no thread leads.
+        let few = queue.leaders == 0 || queue.leaders < LEADERS && queue.jobs.len() >= MOST_JOBS;
+        let asked = if few { queue.call_leader() } else { None };
+        drop(queue);
+        wake(asked);
         loop {
             match job.wait() {
                 Some(done) => return done,
@@ -270,7 +279,9 @@ impl Fs {
     fn hand_on(&self) {
         let mut queue = self.combiner.queue.lock();
         queue.leaders -= 1;
-        queue.call_leader();
+        let asked = queue.call_leader();
+        drop(queue);
+        wake(asked);
     }
 
     /// Returns whether the commit of `work` writes its pages too, in the batch of its log blocks.

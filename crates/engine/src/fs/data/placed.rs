@@ -43,6 +43,32 @@ impl Content<'_> {
         self.write_planned(bytes, Stamp::Now, write)
     }
 
+    /// Writes whole blocks from pieces of memory that lie one behind the other in the file. Returns
+    /// false, and has written nothing, if they are no whole blocks or the device does not take the
+    /// memory as it is.
+    ///
+    /// # Errors
+    /// Those of [`write`](Self::write).
+    pub(crate) fn write_gathered(self, pieces: &[&[u8]], offset: u64) -> Result<bool> {
+        let fs = self.fs();
+        let len: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
+        let is_whole = |n: u64| n.is_multiple_of(fs.block_size.into());
+        let is_straight = pieces.iter().all(|piece| io::is_straight(fs, offset, piece));
+        if fs.dax || !is_straight || !is_whole(offset) || !is_whole(len) {
+            return Ok(false);
+        }
+        let _timer = fs.counters.write_direct.start();
+        fs.counters.planned.add(1);
+        self.write_placed(offset..offset.saturating_add(len), &mut |places| {
+            let parts = places.iter().map(|place| {
+                let Range { start, end } = place.bytes;
+                (place.offset, parts(pieces, (start - offset) as usize..(end - offset) as usize))
+            });
+            io::write_pieces(fs, parts.collect::<Vec<_>>().iter())
+        })?;
+        Ok(true)
+    }
+
     /// Writes after all checks, with the blocks of all bytes locked exclusively.
     pub(super) fn write_held(self, bytes: &[u8], offset: u64, stamp: Stamp) -> Result<()> {
         let end = end_of(bytes, offset)?;
@@ -130,6 +156,17 @@ impl Content<'_> {
         plan.carry_out(if moves_end { at } else { 0 }, || write(&places))?;
         Ok(at)
     }
+}
+
+/// Returns a range of bytes that lie in pieces.
+fn parts<'b>(pieces: &[&'b [u8]], range: Range<usize>) -> Vec<&'b [u8]> {
+    let mut start = 0;
+    let part = |piece: &&'b [u8]| {
+        let (from, to) = (range.start.saturating_sub(start), range.end.saturating_sub(start));
+        start += piece.len();
+        piece.get(from..to.min(piece.len())).filter(|part| !part.is_empty())
+    };
+    pieces.iter().filter_map(part).collect()
 }
 
 /// Returns as many of the bytes as are planned at a time.

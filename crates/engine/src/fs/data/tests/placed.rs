@@ -89,3 +89,28 @@ fn bytes_that_cannot_be_put_are_not_mapped() {
     let volume = Volume::open_device(device).unwrap();
     assert!(volume.read("/f").unwrap().into_iter().eq((0..size).map(byte_at)));
 }
+
+#[test]
+fn gathered_blocks_are_those_of_a_write() {
+    for block_size in [1024, 4096] {
+        let (_, volume) = volume(block_size);
+        let file = volume.create_file("/f").unwrap();
+        let bytes: Vec<u8> = (0..9 << 20).map(byte_at).collect();
+        let (mut want, block) = (vec![0; 12 << 20], block_size as usize);
+        // Over a hole, over each other, and over pages that are dirty; cut anywhere.
+        file.write_at(&[7; 100], 6 << 20).unwrap();
+        for (start, len, cuts) in [(1 << 20, 9 << 20, 7), (0, 2 << 20, 100), (11 << 20, block, 1)] {
+            let pieces: Vec<&[u8]> = bytes[..len].chunks(len.div_ceil(cuts)).collect();
+            assert!(file.write_gathered(&pieces, start as u64).unwrap());
+            want[start..start + len].copy_from_slice(&bytes[..len]);
+        }
+        want.truncate((11 << 20) + block);
+        assert!(content(&file) == want);
+        // No whole blocks.
+        assert!(!file.write_gathered(&[&bytes[..block + 1]], 0).unwrap());
+        assert!(!file.write_gathered(&[&bytes[..block]], 1).unwrap());
+        assert!(file.write_gathered(&[], 0).unwrap());
+        assert!(content(&file) == want);
+        volume.close().unwrap();
+    }
+}
