@@ -6,5 +6,6 @@ pub mod linked_list;
 pub mod process;
 pub mod report;
 pub mod scale;
+pub mod setup;
 pub mod tree;
 pub mod write_path;

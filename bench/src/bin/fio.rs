@@ -7,10 +7,10 @@
 use clap::Parser;
 use lanefs_bench::cases::{self, Case};
 use lanefs_bench::report::{Goal, Report, median};
+use lanefs_bench::setup::own_folder;
 use lanefs_lab::Outcome;
 use lanefs_lab::load::more_open_files;
 use lanefs_lab::store::{Backing, LoopMount, LoopOptions};
-use lanefs_tests::{require_root, require_tools};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -136,10 +136,8 @@ fn main() -> ExitCode {
 
 fn start(args: Args) -> Outcome<()> {
     let chosen = cases::choose(&CASES, &args.cases)?;
-    require_root();
-    require_tools(&["fio", "mke2fs", "mkfs.xfs", "losetup", "mount"]);
     more_open_files();
-    let own = tempfile::Builder::new().prefix("lanefs-bench").tempdir_in(args.dir)?;
+    let own = own_folder(args.dir, &["fio", "mke2fs", "mkfs.xfs", "losetup", "mount"])?;
     let mut bench = Bench {
         dir: own.path().to_owned(),
         engine: fs::canonicalize(std::env::var_os(ENGINE).ok_or("run it by make bench-fio")?)?,

@@ -8,9 +8,10 @@ use lanefs::{NewAttr, Volume};
 use lanefs_bench::cases::{self, Effort};
 use lanefs_bench::process::{self, Cost};
 use lanefs_bench::report::{Goal, Report};
+use lanefs_bench::setup::{lanefs_command, own_folder};
 use lanefs_bench::tree::make_tree;
 use lanefs_lab::Outcome;
-use lanefs_tests::{LoopMount, mke2fs, require_root, require_tools};
+use lanefs_tests::{LoopMount, mke2fs};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,15 +39,13 @@ fn main() -> ExitCode {
 }
 
 fn start(Args { effort }: Args) -> Outcome<()> {
-    require_root();
-    require_tools(&["mke2fs", "/usr/bin/time", "cp"]);
-    let dir = tempfile::tempdir()?;
+    let dir = own_folder(std::env::temp_dir(), &["mke2fs", "/usr/bin/time", "cp"])?;
     let mut bench = Bench {
         dir: dir.path().to_owned(),
         runs: effort.runs(5),
         files: if effort.quick { 2_000 } else { 20_000 },
         names: if effort.quick { 10_000 } else { 100_000 },
-        lanefs: std::env::current_exe()?.with_file_name("lanefs"),
+        lanefs: lanefs_command()?,
         report: Report::new("foundation"),
     };
     bench.mkfs()?;

@@ -8,9 +8,9 @@ use clap::Parser;
 use lanefs_bench::cases;
 use lanefs_bench::fsync::{self, Plan, ProcessCounts};
 use lanefs_bench::report::Report;
+use lanefs_bench::setup::own_folder;
 use lanefs_lab::Outcome;
 use lanefs_stats::Counter;
-use lanefs_tests::{require_root, require_tools};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -78,9 +78,7 @@ fn main() -> ExitCode {
 }
 
 fn start(args: Args) -> Outcome<()> {
-    require_root();
-    require_tools(&["mke2fs", "mkfs.xfs", "losetup", "mount"]);
-    let own = tempfile::Builder::new().prefix("lanefs-bench").tempdir_in(args.dir)?;
+    let own = own_folder(args.dir, &["mke2fs", "mkfs.xfs", "losetup", "mount"])?;
     let plan = Plan {
         dir: own.path().to_owned(),
         threads: args.threads,

@@ -7,9 +7,9 @@ use clap::Parser;
 use lanefs_bench::cases::{self, Case, Effort};
 use lanefs_bench::process::{self, Cost};
 use lanefs_bench::report::{Goal, Report};
+use lanefs_bench::setup::{lanefs_command, own_folder};
 use lanefs_bench::tree::make_tree;
 use lanefs_lab::Outcome;
-use lanefs_tests::{require_root, require_tools};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -49,12 +49,13 @@ fn main() -> ExitCode {
 
 fn start(Args { cases: named, effort }: &Args) -> Outcome<()> {
     let chosen = cases::choose(&CASES, named)?;
-    require_root();
-    require_tools(&["mke2fs", "resize2fs", "tar", "umoci", "veritysetup", "zstd", "/usr/bin/time"]);
-    let lanefs = std::env::current_exe()?.with_file_name("lanefs");
+    let lanefs = lanefs_command()?;
     // Beside the folder of the profile.
     let target = lanefs.ancestors().nth(2).ok_or("the program is in no target folder")?;
-    let dir = tempfile::tempdir()?;
+    let dir = own_folder(
+        std::env::temp_dir(),
+        &["mke2fs", "resize2fs", "tar", "umoci", "veritysetup", "zstd", "/usr/bin/time"],
+    )?;
     let mut bench = Bench {
         dir: dir.path().to_owned(),
         judges: target.join("judges"),

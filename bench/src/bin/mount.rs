@@ -9,8 +9,9 @@
 use clap::Parser;
 use lanefs_bench::cases::{self, Case};
 use lanefs_bench::report::{Goal, Report, median};
+use lanefs_bench::setup::{lanefs_command, own_folder};
 use lanefs_lab::Outcome;
-use lanefs_tests::{Mounted, Server, require_root, require_tools, run};
+use lanefs_tests::{Mounted, Server, run};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -68,14 +69,12 @@ fn main() -> ExitCode {
 
 fn start(args: Args) -> Outcome<()> {
     let chosen = cases::choose(&CASES, &args.cases)?;
-    require_root();
-    require_tools(&["mke2fs", "losetup", "mount", "fuse2fs", "dbench", "tar"]);
     // `make bench-mount` builds the command into the same folder.
-    let lanefs = std::env::current_exe()?.with_file_name("lanefs");
+    let lanefs = lanefs_command()?;
     if !lanefs.is_file() {
         return Err(format!("{} is missing: run make bench-mount", lanefs.display()).into());
     }
-    let own = tempfile::Builder::new().prefix("lanefs-bench").tempdir_in(args.dir)?;
+    let own = own_folder(args.dir, &["mke2fs", "losetup", "mount", "fuse2fs", "dbench", "tar"])?;
     let mut bench = Bench {
         dir: own.path().to_owned(),
         image: own.path().join("volume.img"),

@@ -7,9 +7,9 @@ use clap::Parser;
 use lanefs_bench::cases::{self, Case};
 use lanefs_bench::report::{Goal, Report, median};
 use lanefs_bench::scale::{self, Figures};
+use lanefs_bench::setup::own_folder;
 use lanefs_lab::Outcome;
 use lanefs_lab::store::{LoopDevice, LoopOptions};
-use lanefs_tests::{require_root, require_tools};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -78,9 +78,7 @@ fn start(args: Args) -> Outcome<()> {
         return scale::step(step, volume, size);
     }
     let chosen = cases::choose(&CASES, &args.cases)?;
-    require_root();
-    require_tools(&["losetup"]);
-    let own = tempfile::Builder::new().prefix("lanefs-bench").tempdir_in(args.dir)?;
+    let own = own_folder(args.dir, &["losetup"])?;
     let mut bench = Bench {
         dir: own.path().to_owned(),
         runs: args.runs.max(1),

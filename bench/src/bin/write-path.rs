@@ -6,8 +6,8 @@
 use clap::Parser;
 use lanefs_bench::cases::{self, Case};
 use lanefs_bench::report::Report;
+use lanefs_bench::setup::own_folder;
 use lanefs_bench::write_path::{Bench, Outcome, cached, overwrite, pmem, storm, stream};
-use lanefs_tests::{require_root, require_tools};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -48,9 +48,7 @@ fn main() -> ExitCode {
 
 fn start(args: Args) -> Outcome<()> {
     let chosen = cases::choose(&CASES, &args.cases)?;
-    require_root();
-    require_tools(&["mke2fs", "mkfs.xfs", "losetup", "mount"]);
-    let own = tempfile::Builder::new().prefix("lanefs-bench").tempdir_in(args.dir)?;
+    let own = own_folder(args.dir, &["mke2fs", "mkfs.xfs", "losetup", "mount"])?;
     let mut bench = Bench {
         dir: own.path().to_owned(),
         memory: PathBuf::from("/dev/shm"),
