@@ -107,6 +107,17 @@ impl AlignedBuf {
         (0..count).map(piece).collect()
     }
 
+    /// Has the system supply the memory of buffers of a [`slab`](Self::slab) at once, and not page
+    /// by page at the first touch. Of adjacent ones, the last comes first in memory.
+    pub fn populate(bufs: &mut [Self]) {
+        let adjacent = |a: &Self, b: &Self| b.as_ptr().wrapping_add(b.len) == a.as_ptr();
+        for run in bufs.chunk_by(adjacent) {
+            if let Some(first) = run.last() {
+                memory::populate(first.ptr, run.iter().map(|buf| buf.len).sum());
+            }
+        }
+    }
+
     /// Has the processor fetch the memory of byte `at`, for a write, while the caller goes on. Past
     /// the end it fetches nothing of use.
     #[inline]

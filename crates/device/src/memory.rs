@@ -2,7 +2,7 @@
 //! allocator elsewhere.
 #![allow(unsafe_code)]
 
-pub(crate) use system::{advise_huge, map, unmap};
+pub(crate) use system::{advise_huge, map, populate, unmap};
 
 #[cfg(unix)]
 mod system {
@@ -54,6 +54,17 @@ mod system {
         #[cfg(not(target_os = "linux"))]
         let _ = (ptr, len);
     }
+
+    /// Has the kernel supply memory now, where it can (Linux 5.14): else it does so at the first
+    /// touch.
+    pub(crate) fn populate(ptr: NonNull<u8>, len: usize) {
+        #[cfg(target_os = "linux")]
+        // SAFETY: advice changes no byte, and fails where nothing is mapped.
+        let _ =
+            unsafe { rustix::mm::madvise(ptr.as_ptr().cast(), len, rustix::mm::Advice::LinuxPopulateWrite) };
+        #[cfg(not(target_os = "linux"))]
+        let _ = (ptr, len);
+    }
 }
 
 #[cfg(not(unix))]
@@ -85,6 +96,9 @@ mod system {
     /// # Safety
     /// None is needed.
     pub(crate) unsafe fn advise_huge(_ptr: NonNull<u8>, _len: usize) {}
+
+    /// Does nothing: the allocator has touched it.
+    pub(crate) fn populate(_ptr: NonNull<u8>, _len: usize) {}
 }
 
 /// A mapping begins at least at a multiple of this.

@@ -5,6 +5,11 @@
 //! one fault and not by 512. Shards take a few adjacent pages at a time, in turn. So a file that is
 //! written from front to back has adjacent pages, which go to the device in large pieces.
 //!
+//! A huge page is zeroed at its first touch, for milliseconds where the memory of a virtual machine
+//! comes from its host only then, and all that runs on that processor waits. So only what is
+//! written in order gets pages of huge slabs: whole chunks, and a chunk behind the last one. The
+//! rest gets pages of other slabs, which the kernel supplies as many at a time as a shard takes.
+//!
 //! Slabs are not touched ahead of need by another thread: the writer of a stream waits for the
 //! device in any case, and a thread that touched memory meanwhile made it no faster.
 //!
@@ -20,10 +25,16 @@ use std::mem;
 #[derive(Debug)]
 pub(super) struct Arena {
     page_size: usize,
-    /// Pages of the last slab. The last is taken first.
-    pages: Mutex<Vec<AlignedBuf>>,
+    pages: Mutex<Slabs>,
     /// How many pages the arena and all shards have.
     all: AtomicUsize,
+}
+
+/// Pages of the last slab of each kind. The last is taken first.
+#[derive(Debug, Default)]
+struct Slabs {
+    huge: Vec<AlignedBuf>,
+    small: Vec<AlignedBuf>,
 }
 
 impl Arena {
@@ -31,26 +42,38 @@ impl Arena {
         Self { page_size: geo.page_size(), pages: Mutex::default(), all: AtomicUsize::new(0) }
     }
 
-    /// Adds `n` pages to a shard's free pages: of several, the last comes first in memory. The
-    /// shards and the arena may have `most` pages together, or as many as these `n` need.
-    pub(super) fn take(&self, n: usize, most: usize, free: &mut Vec<AlignedBuf>) {
-        let mut pages = self.pages.lock();
-        let mut left = n;
+    /// Adds `n` pages to a shard's free pages, for bytes that are written `in_order` or not: of
+    /// several, the last comes first in memory. The shards and the arena may have `most` pages
+    /// together, or as many as these `n` need.
+    pub(super) fn take(&self, n: usize, in_order: bool, most: usize, free: &mut Vec<AlignedBuf>) {
+        let mut slabs = self.pages.lock();
+        let Slabs { huge, small } = &mut *slabs;
+        let (own, other) = if in_order { (huge, small) } else { (small, huge) };
+        // A slab of less than a huge page has none.
+        let slab = if in_order { AlignedBuf::HUGE } else { AlignedBuf::HUGE / 2 };
+        let (mut left, old) = (n, free.len());
         while left > 0 {
-            if pages.is_empty() {
-                *pages = self.map_slab(left, most);
+            let room = most.saturating_sub(self.all.load(Ordering::Relaxed));
+            if own.is_empty() && (room >= left || other.is_empty()) {
+                *own = self.map_slab(slab, left, most);
             }
+            let pages = if own.is_empty() { &mut *other } else { &mut *own };
             let rest = pages.len().saturating_sub(left);
             left -= pages.len() - rest;
             free.extend(pages.drain(rest..));
         }
+        drop(slabs);
+        if !in_order {
+            AlignedBuf::populate(&mut free[old..]);
+        }
     }
 
-    /// Maps a slab: for `need` pages, or as large as `most` and the size of the cache allow.
-    fn map_slab(&self, need: usize, most: usize) -> Vec<AlignedBuf> {
+    /// Maps a slab: for `need` pages, or of up to `bytes` as `most` and the size of the cache
+    /// allow.
+    fn map_slab(&self, bytes: usize, need: usize, most: usize) -> Vec<AlignedBuf> {
         let all = self.all.load(Ordering::Relaxed);
         // A cache with few pages grows by few.
-        let n = (AlignedBuf::HUGE / self.page_size).min(4 * all.max(4));
+        let n = (bytes / self.page_size).min(4 * all.max(4));
         let n = n.min(most.saturating_sub(all)).max(need);
         self.all.fetch_add(n, Ordering::Relaxed);
         let mut pages = AlignedBuf::slab(self.page_size, n);
@@ -65,14 +88,15 @@ impl Arena {
 
     /// Returns how many pages the arena has.
     pub(super) fn len(&self) -> usize {
-        self.pages.lock().len()
+        let slabs = self.pages.lock();
+        slabs.huge.len() + slabs.small.len()
     }
 
     /// Frees the arena's pages if it and the shards have more than `most`.
     pub(super) fn shrink(&self, most: usize) {
         if self.all.load(Ordering::Relaxed) > most {
-            let pages = mem::take(&mut *self.pages.lock());
-            self.freed(pages.len());
+            let Slabs { huge, small } = mem::take(&mut *self.pages.lock());
+            self.freed(huge.len() + small.len());
         }
     }
 }
@@ -80,7 +104,7 @@ impl Arena {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::HashSet;
+    use std::collections::{HashMap, HashSet};
     use std::thread;
 
     const SLAB: usize = AlignedBuf::HUGE / 4096;
@@ -93,7 +117,7 @@ mod tests {
     /// Takes pages as chunks do, `n` in all.
     fn take(arena: &Arena, n: usize, most: usize) -> Vec<AlignedBuf> {
         let mut pages = Vec::new();
-        (0..n / 16).for_each(|_| arena.take(16, most, &mut pages));
+        (0..n / 16).for_each(|_| arena.take(16, true, most, &mut pages));
         pages
     }
 
@@ -116,16 +140,32 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_in_order_lies_in_no_huge_page_of_the_rest() {
+        let arena = arena();
+        let (mut whole, mut parts) = (take(&arena, 2 * SLAB, MOST), Vec::new());
+        for _ in 0..SLAB {
+            arena.take(4, false, MOST, &mut parts);
+            arena.take(16, true, MOST, &mut whole);
+        }
+        let slab = |page: &AlignedBuf| page.as_ptr().addr() / AlignedBuf::HUGE;
+        let mut count = HashMap::<_, usize>::new();
+        whole.iter().for_each(|page| *count.entry(slab(page)).or_default() += 1);
+        let huge = |page: &&AlignedBuf| count.get(&slab(page)) == Some(&SLAB);
+        assert!(whole.iter().filter(huge).count() >= 16 * SLAB);
+        assert_eq!(parts.iter().filter(huge).count(), 0);
+    }
+
+    #[test]
     fn the_bound_holds_and_a_need_is_met_beyond_it() {
         let most = 3 * SLAB + 48;
         let arena = arena();
         let mut pages = Vec::new();
         while pages.len() < most {
-            arena.take(16, most, &mut pages);
+            arena.take(16, pages.len() % 32 == 0, most, &mut pages);
             assert!(pages.len() + arena.len() <= most);
         }
         assert_eq!((arena.len(), pages.len()), (0, most));
-        arena.take(5, most, &mut pages);
+        arena.take(5, false, most, &mut pages);
         assert_eq!((arena.len(), pages.len()), (0, most + 5));
         arena.freed(most + 5);
         assert_eq!(arena.all.load(Ordering::Relaxed), 0);

@@ -175,6 +175,11 @@ impl FileCache {
         }
     }
 
+    /// Returns whether `chunk` lies behind the one that became dirty last.
+    pub(super) fn is_next(&self, chunk: u32) -> bool {
+        self.dirty.lock().stream.is_next(chunk)
+    }
+
     /// Notes that a writeback is about to take dirty blocks.
     pub(super) fn writeback_begins(&self) {
         self.dirty.lock().writeback_begins();

@@ -121,7 +121,9 @@ impl<'f> Locked<'f> {
         let wanted = |p: &usize| blocks & geo.page_mask(*p) != 0 && !owned(*p);
         let wanted = (0..PAGES).filter(wanted).fold(0_u16, |set, p| set | 1 << p);
         let (mut fresh, mut left) = ([const { None }; PAGES], wanted);
-        pool.take(shard, wanted.count_ones() as usize, |page| {
+        let n = wanted.count_ones() as usize;
+        let in_order = n == PAGES || n > 0 && self.file.is_next(self.no);
+        pool.take(shard, n, in_order, |page| {
             fresh[left.trailing_zeros() as usize % PAGES] = Some(page);
             left &= left.wrapping_sub(1);
         });

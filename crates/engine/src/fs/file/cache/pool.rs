@@ -122,9 +122,10 @@ impl Pool {
         usize::try_from(pages).unwrap_or(usize::MAX).min(quota / 2)
     }
 
-    /// Hands `n` pages with unspecified bytes to `each`. Evicts passing pages for them, and any
+    /// Hands `n` pages with unspecified bytes to `each`; `in_order`: for bytes that are written in
+    /// order. Evicts passing pages for them, and any
     /// other page that may go if the shard is full.
-    pub(super) fn take(&self, shard: usize, n: usize, mut each: impl FnMut(Page)) {
+    pub(super) fn take(&self, shard: usize, n: usize, in_order: bool, mut each: impl FnMut(Page)) {
         if n == 0 {
             return;
         }
@@ -136,7 +137,7 @@ impl Pool {
         }
         for left in (1..=n).rev() {
             if state.free.is_empty() {
-                self.refill(&mut state, left, quota);
+                self.refill(&mut state, left, in_order, quota);
             }
             let Some(page) = state.free.pop() else { break };
             state.used += 1;
@@ -243,12 +244,13 @@ impl Pool {
         self.shards.iter().map(|shard| entries(&shard.0.lock())).sum()
     }
 
-    /// Adds `n` pages to an empty free list, or a chunk's if the quota has room.
-    fn refill(&self, state: &mut PoolState, n: usize, quota: usize) {
+    /// Adds `n` pages to an empty free list, or a chunk's if the quota has room. `in_order` as of
+    /// [`take`](Self::take).
+    fn refill(&self, state: &mut PoolState, n: usize, in_order: bool, quota: usize) {
         let room = quota.saturating_sub(state.used).min(PAGES);
         // A shard with few pages grows by few.
         let n = room.min(4 * state.used).max(n);
-        self.arena.take(n, self.most(quota), &mut state.free);
+        self.arena.take(n, in_order, self.most(quota), &mut state.free);
     }
 
     /// Frees the memory of free pages above the quota.

@@ -43,6 +43,11 @@ impl Stream {
         chunk > self.start && (chunk - self.start).is_multiple_of(step)
     }
 
+    /// Returns whether `chunk` would continue it.
+    pub(super) fn is_next(&self, chunk: u32) -> bool {
+        chunk == self.next
+    }
+
     /// Returns the chunks whose pages are to be given back now.
     pub(super) fn give(&mut self, geo: Geometry) -> std::ops::Range<u32> {
         let end = self.next.saturating_sub((KEEP / geo.chunk_size()) as u32).max(self.given);
