@@ -56,6 +56,7 @@ pub(crate) use umount::UmountHelper;
 
 use crate::failure::Res;
 use crate::output::Out;
+use transfer::off_main;
 
 /// The commands, in the order of the help.
 #[derive(Debug, clap::Subcommand)]
@@ -112,7 +113,7 @@ impl Command {
         let mut out = Out::new();
         match self {
             Self::Mkfs(args) => args.run(&mut out)?,
-            Self::Build(args) => args.run(&mut out)?,
+            Self::Build(args) => off_main(|| args.run(&mut out))?,
             Self::Info(args) => args.run(&mut out)?,
             Self::Df(args) => args.run(&mut out)?,
             Self::Label(args) => args.run(&mut out)?,
@@ -147,8 +148,8 @@ impl Command {
             Self::Chown(args) => args.run(&mut out)?,
             Self::Xattr(args) => args.run(&mut out)?,
             Self::Lab(args) => args.run(&mut out)?,
-            Self::Import(args) => args.run(&mut out)?,
-            Self::Export(args) => args.run(&mut out)?,
+            Self::Import(args) => off_main(|| args.run(&mut out))?,
+            Self::Export(args) => off_main(|| args.run(&mut out))?,
             Self::Burst(args) => args.run(&mut out)?,
             Self::Pages(args) => args.run()?,
             Self::Verity(args) => args.run(&mut out)?,

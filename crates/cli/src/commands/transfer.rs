@@ -76,6 +76,19 @@ pub(super) fn failure_of_two([old, new]: [&OsStr; 2], error: &Error) -> Failure 
     failure(if is_old { old } else { new }, error)
 }
 
+/// Runs a command on a thread of its own. The kernel gives a signal to the main thread first, which
+/// must not be where no handler runs, as in a read from a mount whose server hangs.
+pub(super) fn off_main(command: impl FnOnce() -> Res + Send) -> Res {
+    const STACK: usize = 8 << 20;
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().name("lanefs-transfer".into()).stack_size(STACK);
+        match thread.spawn_scoped(scope, command)?.join() {
+            Ok(ended) => ended,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
 /// Returns the exit code that a signal asks for, which is 0 until one comes. A signal that comes a
 /// second or more after the first ends the process at once: a read or write may hang that the first
 /// one waits for.

@@ -123,8 +123,7 @@ impl Pool {
     }
 
     /// Hands `n` pages with unspecified bytes to `each`; `in_order`: for bytes that are written in
-    /// order. Evicts passing pages for them, and any
-    /// other page that may go if the shard is full.
+    /// order. Evicts passing pages for them, and any other page that may go if the shard is full.
     pub(super) fn take(&self, shard: usize, n: usize, in_order: bool, mut each: impl FnMut(Page)) {
         if n == 0 {
             return;
