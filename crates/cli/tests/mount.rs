@@ -430,7 +430,8 @@ fn direct_and_mapped_content_agree() {
     m.umount();
 }
 
-/// A signal a second after the first ends the command at once, whatever it waits for: here a server that is stopped.
+/// A signal a second after the first ends the command at once, whatever it waits for: here a server
+/// that is stopped.
 #[test]
 fn a_second_signal_ends_an_import_that_hangs() {
     let m = Mount::blank();

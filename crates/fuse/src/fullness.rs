@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 const FULL_BELOW: u64 = 4 << 20;
 /// Bytes beyond the kernel's bound, for pages that become dirty before the kernel is told.
 const MARGIN: u64 = 64 << 20;
-/// The most files of which it is noted that a write was refused. With more, all are forgotten: their
-/// next write fails at fsync(2) then.
+/// The most files of which it is noted that a write was refused. With more, all are forgotten:
+/// their next write fails at fsync(2) then.
 const MOST_REFUSED: usize = 64 << 10;
 
 const ROOMY: u8 = 0;

@@ -292,8 +292,8 @@ impl File {
 
     /// Writes whole blocks past the page cache, from pieces of memory that lie one behind the other
     /// from `offset` on: for a program that brings much and reads none of it again. Returns false,
-    /// and has written nothing, if they are no whole blocks, if the file is open for appending, or if
-    /// the volume's device does not take the memory as it is, as a file with direct I/O does not
+    /// and has written nothing, if they are no whole blocks, if the file is open for appending, or
+    /// if the volume's device does not take the memory as it is, as a file with direct I/O does not
     /// take most: [`write_at`](Self::write_at) is the way then.
     ///
     /// # Errors

@@ -286,8 +286,8 @@ impl Fs {
         wake(asked);
     }
 
-    /// Returns whether the commit of `work` writes its pages too, in the batch of its log blocks. No
-    /// other transaction commits meanwhile, so they are few.
+    /// Returns whether the commit of `work` writes its pages too, in the batch of its log blocks.
+    /// No other transaction commits meanwhile, so they are few.
     fn leaves_to_commit(&self, work: &Work) -> bool {
         let straight = |(offset, pieces): &(u64, Vec<Bytes>)| {
             pieces.iter().all(|piece| io::is_straight(self, *offset, piece))

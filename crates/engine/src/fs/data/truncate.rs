@@ -139,7 +139,8 @@ impl CachedInode {
     }
 
     /// Zeroes the tail of the last block of the file, frees all blocks behind it, and runs `then`
-    /// under the last handle, which has credits for the inode and the list of orphans. If `then` fails and has changed nothing, the blocks are free.
+    /// under the last handle, which has credits for the inode and the list of orphans. If `then`
+    /// fails and has changed nothing, the blocks are free.
     pub(super) fn free_behind<'n>(&'n self, then: impl FnOnce(&mut Txn<'n>) -> Result<()>) -> Result<()> {
         let fs = &*self.fs;
         let size = self.state().size;
