@@ -146,6 +146,11 @@ impl LoopDevice {
     pub fn path(&self) -> &Path {
         self.0.path()
     }
+
+    /// The kernel's name of the device.
+    pub fn name(&self) -> &str {
+        self.0.name()
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use crate::support::mount::Mount;
 use crate::support::{Image, succeed, tool};
 use lanefs::format::{EXT4_MMP_SEQ_FSCK, Mmp, Superblock};
-use lanefs_tests::{Served, private_mounts, require_root};
+use lanefs_tests::{LoopDevice, Served, private_mounts, require_root};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -133,28 +133,8 @@ fn a_volume_on_a_server_is_protected() {
     assert!(said(&out).contains("lanefs mmp on"), "{out:?}");
 }
 
-/// An image as a device of the kernel, until it is dropped.
-struct Loop(String);
-
-impl Loop {
-    fn new(image: &Image) -> Self {
-        let out = succeed(tool("losetup").args(["--find", "--show"]).arg(&image.path));
-        Self(String::from_utf8_lossy(&out.stdout).trim().to_owned())
-    }
-
-    fn name(&self) -> &str {
-        self.0.trim_start_matches("/dev/")
-    }
-
-    fn mount(&self, at: &Path) -> Output {
-        tool("mount").args(["-t", "ext4", &self.0]).arg(at).output().unwrap()
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = tool("losetup").args(["--detach", &self.0]).status();
-    }
+fn mount(device: &LoopDevice, at: &Path) -> Output {
+    tool("mount").args(["-t", "ext4"]).arg(device.path()).arg(at).output().unwrap()
 }
 
 #[test]
@@ -168,8 +148,8 @@ fn the_kernel_and_lanefs_refuse_each_other() {
     let kernel = image.beside("kernel");
     fs::create_dir(&kernel).unwrap();
 
-    let device = Loop::new(image);
-    let mounted = device.mount(&kernel);
+    let device = LoopDevice::new(&image.path);
+    let mounted = mount(&device, &kernel);
     assert!(mounted.status.success(), "{mounted:?}");
     fs::write(kernel.join("by the kernel"), b"1").unwrap();
     let out = image.lanefs(["mkdir", &server.url("", ":/d")]).output().unwrap();
@@ -183,8 +163,8 @@ fn the_kernel_and_lanefs_refuse_each_other() {
 
     image.ok(["mount", &url, "m"]);
     fs::write(m.path("by lanefs"), b"2").unwrap();
-    let device = Loop::new(image);
-    let refused = device.mount(&kernel);
+    let device = LoopDevice::new(&image.path);
+    let refused = mount(&device, &kernel);
     assert!(!refused.status.success(), "{refused:?}");
     let log = String::from_utf8_lossy(&succeed(&mut tool("dmesg")).stdout).into_owned();
     let why = "Device is already active on another node";
@@ -194,8 +174,8 @@ fn the_kernel_and_lanefs_refuse_each_other() {
     m.umount();
     image.fsck();
 
-    let device = Loop::new(image);
-    let mounted = device.mount(&kernel);
+    let device = LoopDevice::new(&image.path);
+    let mounted = mount(&device, &kernel);
     assert!(mounted.status.success(), "{mounted:?}");
     assert_eq!(fs::read(kernel.join("by lanefs")).unwrap(), b"2");
     succeed(tool("umount").arg(&kernel));

@@ -3,9 +3,13 @@
 
 use crate::support::{Image, feed, succeed, tool};
 use lanefs_tests::{Served, e2fsck_clean};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 /// A folder with a server's socket, `s`.
 fn bench() -> (Image, PathBuf) {
@@ -94,9 +98,9 @@ fn a_copy_survives_a_server_that_is_killed() {
     let mut import = image.lanefs(["import", "tree", &target]).spawn().unwrap();
     let mut kills = 0;
     while import.try_wait().unwrap().is_none() {
-        std::thread::sleep(std::time::Duration::from_millis(60));
+        thread::sleep(Duration::from_millis(60));
         drop(server);
-        std::thread::sleep(std::time::Duration::from_millis(30));
+        thread::sleep(Duration::from_millis(30));
         server = start();
         kills += 1;
     }
@@ -123,10 +127,10 @@ fn a_command_that_was_stopped_goes_on() {
     let signal = |name: &str, process: u32| succeed(tool("kill").arg(name).arg(process.to_string()));
     let mut stops = 0;
     while import.try_wait().unwrap().is_none() {
-        std::thread::sleep(std::time::Duration::from_millis(25));
+        thread::sleep(Duration::from_millis(25));
         if stops < 4 && import.try_wait().unwrap().is_none() {
             signal("-STOP", import.id());
-            std::thread::sleep(std::time::Duration::from_millis(1500));
+            thread::sleep(Duration::from_millis(1500));
             signal("-CONT", import.id());
             stops += 1;
         }
@@ -248,4 +252,47 @@ fn tls_is_verified_on_both_sides() {
     drop(server);
     let _server = Served::nbdkit(&socket, &["--tls=off", "memory", "64M"]);
     refused(&good, "the NBD server has no TLS");
+}
+
+/// A signal a second after the first ends an import that the first one cannot end: it closes a
+/// volume whose server is stopped. Of two signals at once, as timeout(1) sends them, the second
+/// ends nothing.
+#[test]
+fn a_second_signal_ends_an_import_that_hangs() {
+    let (image, socket) = bench();
+    let server = Served::nbdkit(&socket, &["memory", "96M"]);
+    let url = server.url("", "");
+    image.ok(["mkfs", "-q", &url]);
+    fs::create_dir(image.beside("tree")).unwrap();
+    fs::write(image.beside("tree/f"), vec![7; 4 << 20]).unwrap();
+    succeed(
+        tool("tar").args(["-cf"]).arg(image.beside("t.tar")).arg("-C").arg(image.beside("tree")).arg("f"),
+    );
+    let tar = fs::read(image.beside("t.tar")).unwrap();
+    let mut command = image.lanefs(["import", "-", &format!("{url}:/")]);
+    let mut import = command.stdin(Stdio::piped()).spawn().unwrap();
+    let mut pipe = import.stdin.take().unwrap();
+    pipe.write_all(&tar[..3 << 20]).unwrap();
+    let status = format!("/proc/{}/status", import.id());
+    let catches_int = || {
+        let status = fs::read_to_string(&status).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        u64::from_str_radix(caught.trim(), 16).unwrap() & 1 << (Signal::INT.as_raw() - 1) != 0
+    };
+    while !catches_int() {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let (pid, server) = (Pid::from_child(&import), Pid::from_raw(server.id() as i32).unwrap());
+    kill_process(server, Signal::STOP).unwrap();
+    (0..2).for_each(|_| kill_process(pid, Signal::INT).unwrap());
+    thread::sleep(Duration::from_millis(1500));
+    let hangs = import.try_wait().unwrap().is_none();
+    kill_process(pid, Signal::INT).unwrap();
+    let ended = (0..100).find_map(|_| {
+        thread::sleep(Duration::from_millis(50));
+        import.try_wait().unwrap()
+    });
+    kill_process(server, Signal::CONT).unwrap();
+    import.wait().unwrap();
+    assert_eq!((hangs, ended.map(|status| status.code())), (true, Some(Some(130))));
 }

@@ -62,6 +62,16 @@ fn check_files(volume: &Volume, files: &Files) {
     }
 }
 
+/// Waits until `inodes` are free: the flusher deletes a file that was removed while the flusher
+/// wrote it back.
+fn wait_for_inodes(volume: &Volume, inodes: u64) {
+    let began = std::time::Instant::now();
+    while volume.statfs().inodes_free < inodes {
+        assert!(began.elapsed().as_secs() < 20, "it is not deleted");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
 /// Each shape grows while three threads write, in two steps. What came is used before the volume is
 /// closed, and by the kernel.
 #[test]
@@ -91,11 +101,11 @@ fn a_volume_grows_beside_writers() {
         assert!(stat.blocks * u64::from(stat.block_size) > (after * 7 / 10) << 20, "{name}: {stat:?}");
         files.iter().for_each(|files| check_files(&volume, files));
         if *after < 400 {
+            let inodes = volume.statfs().inodes_free;
             let all = fill_up(&volume);
             assert!(all > (after * 7 / 10 - before) << 20, "{name}: only {all} bytes");
-            // So that the flusher does not hold the file, and delete it later.
-            volume.sync().unwrap();
             volume.remove_file("/all").unwrap();
+            wait_for_inodes(&volume, inodes);
         }
         volume.sync().unwrap();
         let digest = volume_digest(&volume);

@@ -164,7 +164,7 @@ const MOST_BYTES: usize = 32 << 20;
 /// Threads that lead at the same time, if each has a full batch: one writes pages while the handle
 /// of the other is open.
 const LEADERS: usize = 2;
-/// The most bytes of pages that a commit writes itself: about as many as its log has.
+/// The most bytes of pages of one job that a commit writes itself: about as many as its log has.
 const LEFT_TO_COMMIT: usize = 256 << 10;
 
 /// Returns the credits that `work` may need.
@@ -287,12 +287,12 @@ impl Fs {
     }
 
     /// Returns whether the commit of `work` writes its pages too, in the batch of its log blocks.
-    /// No other transaction commits meanwhile, so they are few.
+    /// No other transaction commits meanwhile, so it writes few of each job.
     fn leaves_to_commit(&self, work: &Work) -> bool {
         let straight = |(offset, pieces): &(u64, Vec<Bytes>)| {
             pieces.iter().all(|piece| io::is_straight(self, *offset, piece))
         };
-        work.is_synced() && work.bytes() <= LEFT_TO_COMMIT && work.pages().iter().all(straight)
+        !self.dax && work.is_synced() && work.bytes() <= LEFT_TO_COMMIT && work.pages().iter().all(straight)
     }
 
     /// Writes the pages of all `works`, and drops them.

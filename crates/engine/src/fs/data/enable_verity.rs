@@ -115,7 +115,9 @@ impl Content<'_> {
         let made = self.write_tree(descriptor, room).and_then(|()| self.seal());
         if made.is_err() {
             let _alone = self.hold_writeback();
-            // If it fails, recovery frees the blocks.
+            // The inode is an orphan even if no block was mapped. If this fails, recovery frees the
+            // blocks.
+            self.file.set_cut_short(true);
             let _ = self.free_cut(data_size);
         }
         made

@@ -212,8 +212,8 @@ impl Fs {
     /// evicts inodes that are not in use. Returns how long to sleep; `None`: until there is
     /// something dirty.
     pub(crate) fn background_round(&self, jobs: &mut Background) -> Option<Duration> {
-        // The files that failed since one was written out. When the turn of one comes again, all
-        // files that are left have failed.
+        // The files that failed since one was written out. When the turn of one comes again, the
+        // round ends.
         let mut failed = BTreeSet::new();
         while let Some(job) =
             jobs.next(&self.pages, Instant::now()).filter(|_| !self.flusher.is_wanted_back())

@@ -141,7 +141,7 @@ pub(crate) fn keeps_reserved() -> bool {
     KEEPS.get()
 }
 
-/// Runs `f` on this thread for a user who may take the blocks reserved for root, unless `keeps`.
+/// Runs `f`. Meanwhile the calling thread may take the blocks reserved for root, unless `keeps`.
 pub(crate) fn keeping_reserved<T>(keeps: bool, f: impl FnOnce() -> T) -> T {
     struct Restore(bool);
     impl Drop for Restore {

@@ -7,8 +7,9 @@
 //!
 //! A huge page is zeroed at its first touch, for milliseconds where the memory of a virtual machine
 //! comes from its host only then, and all that runs on that processor waits. So only what is
-//! written in order gets pages of huge slabs: whole chunks, and a chunk behind the last one. The
-//! rest gets pages of other slabs, which the kernel supplies as many at a time as a shard takes.
+//! written or read in order gets pages of huge slabs: whole chunks, a chunk behind the last one,
+//! and the first of a file. The rest gets pages of other slabs, which the kernel supplies as many
+//! at a time as a shard takes, while the shard is locked.
 //!
 //! Slabs are not touched ahead of need by another thread: the writer of a stream waits for the
 //! device in any case, and a thread that touched memory meanwhile made it no faster.
