@@ -1,13 +1,12 @@
-//! Volumes that hurt: every image of a folder of damaged ones, and good volumes damaged here, past
-//! their checksums. Each is opened, walked, changed and closed, to be right or to fail in words.
-//! Never a panic, a hang, memory out of proportion, or a write to a volume that was refused.
+//! Damaged volumes: every image of a folder, and good volumes damaged here, past their checksums.
+//!
+//! Each is opened, walked, changed and closed. Every operation must be right or fail with an error:
+//! never a panic, a hang, memory out of proportion, or a write to a volume that was refused.
 //!
 //! `LANEFS_CORPUS` is the folder of images (`.gz`, `.bz2` or plain); unless set, `shared/corpus`
 //! beside the checkout. Without it only the volumes damaged here are run, and the test says so.
 //! `LANEFS_SEED` replays a run, `LANEFS_DAMAGED` is the number of damaged volumes of each shape
-//! (60).
-//!
-//! A binary of its own: its allocator counts the memory of the whole process.
+//! (60). The test is a binary of its own: its allocator counts the memory of the whole process.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs_device::BlockDevice;

@@ -1,7 +1,6 @@
-//! Metadata keeps to its bound however large the log is, and a volume that nobody uses gives its
-//! memory back.
+//! Metadata keeps to its bound however large the log is, and an idle volume gives its memory back.
 //!
-//! A binary of its own: what it measures is the memory of the whole process.
+//! The test is a binary of its own: it measures the memory of the whole process.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{OpenOptions, Volume};

@@ -1,10 +1,11 @@
 //! Power loss over data: every cut at a flush, and random losses between flushes, in every mode.
 //!
-//! One thread writes, cuts and syncs a few files, replaces others by renames, and commits what is
-//! under way; another commits before many of the writes. The free blocks are full of another's old
-//! data. Of a state after a crash, recovered and judged by e2fsck, must be true what was promised:
-//! all that was synced is there, what came after is there in part or not at all, a name that was
-//! replaced shows the old or the new file whole, and nowhere is old data.
+//! One thread writes, cuts and syncs a few files, replaces others by renames, and commits
+//! transactions that are under way. Another thread commits before many of the writes. The free
+//! blocks are full of the old data of another file. Each crash state is recovered, judged by
+//! e2fsck, and must keep the promises: all that was synced is there; what came after is there in
+//! part or not at all; a name that was replaced shows the old or the new file whole; no file shows
+//! old data.
 //!
 //! `LANEFS_SEED` gives the same operations, not the same moments of the commits: a failure keeps
 //! the image.

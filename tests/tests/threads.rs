@@ -1,5 +1,5 @@
-//! Many threads at once on one volume with a small journal and commits in between: nobody waits for
-//! ever, and what is left is one tree that lanefs, the kernel and e2fsck all see.
+//! Many threads at once on one volume with a small journal and commits in between: no thread waits
+//! for ever, and lanefs, the kernel and e2fsck see the same tree in the end.
 //!
 //! `LANEFS_SEED` gives each thread the same operations again, not the same order between them.
 //! `LANEFS_THREAD_OPS` is the number of operations of each thread (1500).

@@ -1,16 +1,14 @@
 //! Allocates pages of 4096 bytes for [`AlignedBuf`](crate::AlignedBuf)s of at most that size, and
 //! returns free memory to the system.
 //!
-//! The C library's allocator spends two pages on each page-aligned page, and seldom returns memory
-//! to the system. Here pages come from mapped slabs of [`SLAB`] bytes. A slab is unmapped when its
-//! last page is freed; each pool keeps one empty slab for later.
+//! The C library's allocator spends two pages on each page-aligned page, and seldom returns memory.
+//! Here pages come from mapped slabs of [`SLAB`] bytes, in several pools, so that threads seldom
+//! contend for a lock. The lowest slab with a free page serves the next allocation, so that high
+//! slabs become empty. An empty slab is unmapped, but for one in each pool.
 //!
-//! A slab lies at a multiple of its size, so a page's address gives its slab. The lowest slab with
-//! a free page serves the next allocation: long-lived pages gather in low slabs, and the others
-//! become empty.
-//!
-//! There are several pools, so that threads seldom contend for a pool's lock. A page returns to the
-//! pool that it came from.
+//! Invariants:
+//! - A slab lies at a multiple of its size, so a page's address gives its slab.
+//! - A page returns to the pool that it came from.
 #![allow(unsafe_code)]
 
 use crate::memory;

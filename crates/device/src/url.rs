@@ -7,8 +7,6 @@
 //! - `pmem:FILE`: a mapped file; `mem:SIZE`: memory, for tests;
 //! - `disk.raw@2`, `disk.raw@root`: a partition;
 //! - `disk.raw?offset=1M&size=4G`: a range of bytes.
-//!
-//! A path that exists as written is a path.
 
 use crate::errno::{EINVAL, ENOENT, ENOMEM, ENOSPC};
 use crate::medium::{Medium, Part};

@@ -2,14 +2,14 @@
 //!
 //! A directory block is a chain of entries that covers it whole: `rec_len` leads from one to the
 //! next, an entry with inode 0 is free space, and the slack behind a name belongs to its entry.
-//! With `metadata_csum` the last 12 bytes look like a free entry and carry the checksum.
+//! With `metadata_csum` the last 12 bytes look like a free entry and carry the checksum. After
+//! [`verify_block`], [`entries`] meets no error.
 //!
 //! ```text
 //! 0        4        6         7          8
 //! inode    rec_len  name_len  file_type  name, padded to a multiple of 4
 //! ```
 //!
-//! [`verify_block`] checks every rule once, after which [`entries`] meets no error.
 //! Source: kernel documentation `filesystems/ext4/directory`, "Linear (Classic) Directories".
 
 use crate::le::{put, put_u16, put_u32, u16_at, u32_at};

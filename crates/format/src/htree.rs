@@ -1,9 +1,8 @@
 //! The index of an htree directory: its root in block 0 and the nodes below.
 //!
-//! Both hold pairs of a hash and a block of the directory, sorted. An entry leads to the names
-//! from its hash up to the next entry's; the first entry has no hash of its own (its place holds
-//! the counts) and starts where its parent's entry does. An entry with bit 0 of its hash set
-//! says that the leaf before it may hold names of the same hash.
+//! Both hold pairs of a hash and a block of the directory, sorted ([`DxEntry`]). An entry leads to
+//! the names from its hash up to the next entry's. The first entry has no hash: its place holds the
+//! counts, and it starts where its parent's entry does.
 //!
 //! ```text
 //! root                                              node
@@ -15,7 +14,7 @@
 //! 40  hash, block; ...
 //! ```
 //!
-//! A reader without index support sees both as directory blocks that hold only the dot entries.
+//! A reader without index support sees a root as a block of the two dots, and a node as free space.
 //! With `metadata_csum` 8 bytes behind entry `limit` end in a checksum. Source: kernel
 //! documentation `filesystems/ext4/directory`, "Hash Tree Directories".
 

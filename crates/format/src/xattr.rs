@@ -1,7 +1,7 @@
 //! Extended attributes: the entries in an inode's spare room and in an attribute block.
 //!
-//! Both places hold the same list of entries; names grow from the front, values from the back,
-//! and four zero bytes end the names.
+//! Both places hold the same list of entries. Names grow from the front, values from the back, and
+//! four zero bytes end the names. A change parses, edits the list and lays it out anew.
 //!
 //! ```text
 //! inode  [magic 4][entry]...[0000]    free   [value]...[value]   offsets from the first entry
@@ -10,10 +10,10 @@
 //!        e_name, padding to 4
 //! ```
 //!
-//! Parsing borrows names and values, so that a lookup copies nothing; a change parses, edits the
-//! list and lays it out anew. In a block the entries are sorted by index, length of the name,
-//! name. A value may overlap another one (the kernel reads such a volume too); it never overlaps
-//! a name or leaves its area.
+//! Invariants:
+//! - In a block the entries are sorted by index, length of the name, name.
+//! - A value never overlaps a name or leaves its area. It may overlap another value, as the kernel
+//!   accepts it.
 
 use crate::ext4_chksum;
 use crate::le::{put, put_u16, put_u32, u16_at, u32_at};

@@ -1,11 +1,12 @@
 //! Work while no other thread has a handle, for changes of the volume's shape.
 //!
 //! The worker takes the turn to commit and the checkpoint lock. It commits the running transaction
-//! and checkpoints all of the log, as a close does, and keeps the gate closed. What it changes
-//! under [`Alone::start`] it commits in transactions of its own. They are checkpointed before the
-//! gate opens again. So a later transaction never shares the log with one of these.
+//! and checkpoints all of the log, as a close does, and keeps the gate closed. It commits what it
+//! changes under [`Alone::start`] in transactions of its own. A handle that finds the gate closed
+//! waits as for a commit, so handles pay nothing for this otherwise.
 //!
-//! Nothing of this is paid for by handles: one that finds the gate closed waits as for a commit.
+//! Invariant: the worker's transactions are checkpointed before the gate opens again. So a later
+//! transaction never shares the log with one of them.
 
 use crate::commit::Unfinished;
 use crate::core::Core;

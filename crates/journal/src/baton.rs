@@ -2,13 +2,8 @@
 //!
 //! A thread that finds no leader takes the baton and becomes the leader; later threads sleep. At
 //! the end of its round the leader hands the baton to the first waiter that is not yet satisfied,
-//! which starts the next round at once. Then the leader wakes the satisfied waiters. The others
-//! sleep on, so each of possibly thousands of waiters is woken once.
-//!
-//! Woken threads often return at once, one fsync after another. The first of them becomes leader
-//! and would work for itself alone, while the rest wait for the next round. So it can wait for them
-//! a moment first ([`BatonTurn::gather`]). It waits at most a quarter of the mean fixed cost of a
-//! round, counted from the end of the last round.
+//! and then wakes the satisfied waiters. The others sleep on, so each waiter is woken once. Before
+//! a round, the leader may wait a moment for the threads of the last round ([`BatonTurn::gather`]).
 //!
 //! Invariant: the leader publishes its result (an atomic) before it passes the baton. Waiters check
 //! it under the baton's lock, so no waiter can miss it.
@@ -129,7 +124,10 @@ impl<W> BatonState<W> {
 }
 
 impl<W: Copy> BatonTurn<'_, W> {
-    /// Waits a moment for the threads that took part in the last round, if some have not returned.
+    /// Waits a moment for the threads that took part in the last round, if some have not returned:
+    /// at most a quarter of the mean fixed cost of a round, counted from the end of the last round.
+    /// Threads often return at once, one fsync after another. Without the wait, the first of them
+    /// would work for itself alone, and the rest would wait for the next round.
     pub(crate) fn gather(&self) {
         let mut state = self.baton.0.lock();
         let patience = state.cost / 4;

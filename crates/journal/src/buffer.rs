@@ -4,11 +4,11 @@
 //! commit or a checkpoint still holds the old content. So commits and checkpoints run on snapshots,
 //! and no handle waits for them.
 //!
-//! A block belongs to the transaction that last changed it until the committer has taken its
-//! content. If the next transaction changes the block before that, it first freezes the old content
-//! for the committer. At most one transaction is committing, so there is at most one frozen
-//! content. The committing transaction has no open handles by then ([`gate`](crate::gate)), so that
-//! content is final.
+//! Invariants:
+//! - A block belongs to the transaction that last changed it until the committer has taken its
+//!   content. The next transaction first freezes the old content for the committer.
+//! - At most one transaction is committing, so there is at most one frozen content. That
+//!   transaction has no open handles by then ([`gate`](crate::gate)), so the content is final.
 
 use crate::Tid;
 use lanefs_device::AlignedBuf;

@@ -1,16 +1,15 @@
 //! The committed contents of blocks that are not checkpointed yet.
 //!
 //! For each block that a transaction in the log has changed, this keeps the newest committed
-//! content. A checkpoint of the log up to transaction T writes those contents home that no
+//! content. A checkpoint of the log up to transaction T writes home the contents that no
 //! transaction after T has replaced: a replaced one would be replayed from the later transaction.
-//! It writes them sorted, adjacent blocks in one request, and flushes. Then it moves the log's tail
-//! past T, flushes again, and only then frees the log space. It never reads a buffer, so
-//! uncommitted changes cannot reach a home block.
 //!
-//! When the freeing of a block is committed, the block leaves the map before it may be allocated
-//! again. A checkpoint that has not written it yet skips it, as it skips a block that was committed
-//! again. If the block's batch is in flight, the committer waits for the writes to end: they would
-//! overwrite the new owner's data.
+//! Invariants:
+//!
+//! - A checkpoint never reads a buffer, so uncommitted changes cannot reach a home block.
+//! - A block whose freeing is committed leaves the map before it may be allocated again. If its
+//!   batch is in flight, the committer waits for the writes to end: they would overwrite the new
+//!   owner's data.
 
 use crate::Tid;
 use crate::buffer::Content;

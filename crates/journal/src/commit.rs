@@ -1,27 +1,18 @@
-//! Commit and checkpoint.
+//! Commit, checkpoint, close and abort of a journal.
 //!
-//! **Group commit.** The first thread that asks for a commit becomes the leader, and later threads
-//! wait. The leader closes the running transaction, waits for its last handle, takes the collected
-//! changes, and opens the next transaction at once. Then it takes an `Arc` of each block's content;
-//! a handle that changes such a block meanwhile copies it first. The leader writes revoke blocks,
-//! descriptors and copies to the log in one batch and flushes, which also makes earlier file data
-//! durable. It writes the commit block and flushes again. Only one commit runs at a time, so commit
-//! blocks are in order.
+//! The first thread that asks for a commit becomes the leader. It closes the running transaction,
+//! waits for its last handle, and opens the next one. It writes the log blocks in one batch,
+//! flushes, writes the commit block and flushes again. Then it reports freed blocks and wakes the
+//! followers.
 //!
-//! **Afterwards** the leader adds the contents to [`Committed`], removes revoked blocks from it,
-//! and reports freed blocks; then it wakes the waiting threads. Without a log, the leader flushes
-//! (file data before the metadata that maps it), writes the blocks to their home locations, and
-//! flushes again.
-//!
-//! **Space.** A transaction has at most a quarter of the log. Its credits, plus the reserve that
-//! its handles may overdraw, fit next to the log's current content and the committing transaction.
-//! So a commit never waits for space. A handle does, before it holds anything that another thread
-//! could wait for. A handle that needs more than the reserve aborts the journal, and so does a
-//! commit that would not fit.
-//!
-//! **Close.** The last commit closes the running transaction and opens no other, so that no
-//! transaction can commit between the last checkpoint and the superblock update that marks the log
-//! empty.
+//! Invariants:
+//! - One commit runs at a time, so commit blocks are in order.
+//! - File data is durable before the metadata that maps it, without a log too.
+//! - A commit never waits for space: the credits of a transaction and its reserve fit next to the
+//!   log's content and the committing transaction. A handle waits instead, before it holds anything
+//!   that another thread could wait for.
+//! - The last commit opens no other transaction: none commits between the last checkpoint and the
+//!   superblock update that marks the log empty.
 
 use crate::core::{Core, Past};
 use crate::gate::Place;

@@ -1,12 +1,14 @@
 //! Shares flushes: threads that need one at the same time wait for the same device flush.
 //!
 //! Flushes are numbered as they begin. A [`Ticket`] is the number of the first flush that begins
-//! after the ticket was taken. That flush covers all writes that had returned by then, and so does
-//! every later flush. The first thread that waits runs the next flush. Threads that arrive while it
-//! runs share the flush after it.
+//! after the ticket was taken. The first thread that waits runs the next flush. Threads that arrive
+//! while it runs share the flush after it.
 //!
-//! After a failed flush, earlier writes may be lost, and no later flush can prove otherwise. So a
-//! failure is permanent: every caller whose ticket no successful flush has covered gets the error.
+//! Invariants:
+//! - The flush of a ticket, and every later one, covers all writes that had returned when the
+//!   ticket was taken.
+//! - A failure is permanent: every caller whose ticket no successful flush has covered gets the
+//!   error. Earlier writes may be lost, and no later flush can prove otherwise.
 
 use crate::baton::Baton;
 use crate::{JournalError, Result};

@@ -1,19 +1,13 @@
-//! Predicts from costs what this machine cannot measure: the throughput of 1 to 256 cores and of 1
-//! to 10,000 threads.
-//!
-//! Two laws, both simple enough that their errors show:
+//! Predicts from costs what this machine cannot measure: the throughput of many cores and threads.
 //!
 //! - *Cores that share a cache line.* An operation costs `alone` by itself. Each further core adds
-//!   `serial`, the time for which it keeps the other cores from the line that all of them write: a
-//!   number of hand-overs of that line, each as long as measured between two cores. `n` cores do
-//!   `n / (alone + (n - 1) * serial)`.
-//! - *Threads that share a commit.* A round costs `round` once, for flush and commit block, however
-//!   many threads wait for it, and `each` for each write in it. It takes as many writes as there
-//!   are threads, or as the log's credits admit. `b` writes take `round + b * each`.
+//!   `serial`: a number of hand-overs of that line, each as long as measured between two cores. `n`
+//!   cores do `n / (alone + (n - 1) * serial)`.
+//! - *Threads that share a commit.* A round costs `round` once, for flush and commit block, and
+//!   `each` for each write in it. `b` writes take `round + b * each`; the log's credits bound `b`.
 //!
-//! Each prediction comes with its error: against the measurement on this machine, and against the
-//! curves of the sources, whose own first two points give the costs. Points that costs were taken
-//! from are not counted.
+//! Each prediction comes with its error, against the measurement on this machine and against the
+//! curves of the sources. Points that costs were taken from are not counted.
 
 use crate::plan::Plan;
 use crate::published;

@@ -1,16 +1,12 @@
 //! The images that a power cut may leave.
 //!
-//! A log falls into epochs that end with a flush (the last one ends with the log). After a cut
+//! A log falls into epochs that end with a flush; the last one ends with the log. After a cut
 //! inside an epoch, everything of the epochs before is on the medium. Of the epoch itself, up to
-//! the cut, the medium has kept any part: a write is there whole, not at all, or torn at the
-//! device's unit (512 bytes, 8 on memory), and where writes overlap, either may have come last. A
+//! the cut, the medium has kept any part. A write is there whole, not at all, or torn at the
+//! device's unit (512 bytes, 8 on memory), and overlapping writes may come in any order. A
 //! discarded unit reads as what it held, as zeros or as garbage.
 //!
-//! - [`Log::crash_states`]: for each epoch one ordered state (all of its writes: the cut just
-//!   before the flush ends) and any number of random ones. Each random state is made of (seed,
-//!   epoch, number) alone, so that one can be made again.
-//! - [`Log::small_states`]: for each epoch every prefix, and every loss, tear or survival of a
-//!   single write.
+//! Invariant: a random state is made of (seed, epoch, number) alone, so that one can be made again.
 
 mod fingerprint;
 mod loss;

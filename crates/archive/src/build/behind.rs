@@ -1,13 +1,12 @@
-//! Write-behind for the volume that a build fills: a thread of its own writes to the file what the
-//! filling thread hands over, and has the system write that back meanwhile.
+//! Write-behind for the volume that a build fills: a thread of its own writes to the file.
 //!
-//! Writes are queued in order: metadata as copies, the data of files as excerpts, which the thread
-//! reads. What lies one behind the other is written at once. The queue is bounded. A read waits
-//! only for queued writes of its own bytes.
+//! The filling thread queues writes: metadata as copies, the data of files as excerpts, which the
+//! writing thread reads. That thread writes adjacent ones at once, and has the system write content
+//! back meanwhile. The queue is bounded. A read waits only for queued writes of its own bytes.
 //!
 //! Invariants:
 //! - Writes reach the device below in the order in which they were made.
-//! - A failed write, or read of an excerpt, fails each later write and flush.
+//! - A failed write, or read of an excerpt, fails each later read, write and flush.
 //! - A flush makes nothing durable: what a power cut leaves of the file has no name anyway.
 
 use crate::excerpt::Excerpt;

@@ -1,12 +1,12 @@
 //! A folder of this machine as the target of an export.
 //!
-//! One thread walks the volume and makes the directories, other threads make everything else. All
-//! of them go through [`host`](crate::host): by an open directory and one name below it, and
-//! through no symbolic link, so that a link in the folder cannot lead a file out of it. Files and
-//! folders are made with rights for their owner alone. Mode, owner, times and attributes are set
-//! last, those of a folder after its entries exist, so that modes like 0000 work without any right.
+//! One thread walks the volume and makes the directories, other threads make everything else. Files
+//! and folders are made with rights for their owner alone. Mode, owner, times and attributes are
+//! set last, those of a folder after its entries exist, so that modes like 0000 work without any
+//! right.
 //!
 //! Invariants:
+//! - All go through [`host`](crate::host): a link in the folder cannot lead a file out of it.
 //! - Few descriptors are open at once, however deep the tree is. A folder that is opened again must
 //!   have the identity of the folder that the export made or found.
 //! - Attributes are set on the inode that the export made and has held open since.

@@ -1,16 +1,15 @@
 //! Files of this machine, written so that nothing outside of a target is touched.
 //!
-//! A [`Folder`] is an open directory. Names below it are resolved from its descriptor by
-//! `openat2`, beneath it and through no symbolic link. An [`Object`] is one inode, held open; its
-//! owner, mode, times and attributes are set through that descriptor.
+//! A [`Folder`] is an open directory. Names below it are resolved from its descriptor by `openat2`,
+//! beneath it and through no symbolic link. An [`Object`] is one inode, held open.
 //!
 //! Invariants:
 //! - Only the target that the user named is resolved as a path, and only there is a link followed.
 //! - A new file is made with `O_EXCL`: no other process has it open, and it has no second name.
-//! - Attributes are set by descriptor, never by name, so a process that renames a new file does not
-//!   redirect them.
+//! - Owner, mode, times and attributes are set by descriptor, never by name, so a process that
+//!   renames a new file does not redirect them.
 //! - A guard sees every file before it is emptied or replaced.
-//! - No descriptor is held for a level of a tree, so depth costs none.
+//! - The number of descriptors does not grow with the depth of a tree.
 //!
 //! Hazard: a directory that is opened again by its path may be another one by then. A caller that
 //! sets what a directory has compares its [`Identity`].

@@ -1,8 +1,8 @@
 //! `lanefs run`: a program on a volume, in namespaces of its own, without root.
 //!
-//! The command makes a user namespace, unless it is root, and a mount namespace. It starts the
-//! server of a mount in them (`lanefs mount --until`), and then the first process of a PID
-//! namespace (`init`), which starts the program and passes on its exit status.
+//! The command makes a mount namespace, and a user namespace if it may not make the former without.
+//! It starts the server of a mount in them (`lanefs mount --until`), and then the first process of
+//! a PID namespace (`init`), which starts the program and passes on its exit status.
 //!
 //! Invariants, whichever process is killed:
 //! - init goes with the command, and all processes of the program go with init;

@@ -6,11 +6,9 @@
 //! ```
 //!
 //! Each block of the base has its own place; the file is sparse. An entry is the checksum of the
-//! block's number and bytes, 0 for none. Whatever a cut or another process has left of a block, its
-//! checksum tells.
-//!
-//! The file's allocation bounds the cache. Past the bound, regions of 1 MiB are punched out, from a
-//! random one on; one that was used since the last round is passed over once.
+//! block's number and bytes, 0 for none. So it tells whatever a cut or another process has left of
+//! a block. Past the bound on the file's allocation, whole regions are punched out in turn. A
+//! region that was used since the last round is passed over once.
 
 use super::{BLOCK, blocks_of};
 use crate::checksum::checksum;

@@ -7,9 +7,9 @@
 //!  give the space of the blocks back
 //! ```
 //!
-//! Until the last header is durable, the top has all of its blocks, so the overlay reads as before
-//! however much of them the base has. After a cut the overlay can be opened, or the commit be
-//! repeated: it does the same again. The last header empties the top by one write.
+//! Invariant: until the last header is durable, the top has all of its blocks, so the overlay reads
+//! as before. After a cut the overlay can be opened, or the commit be repeated. The last header
+//! empties the top by one write.
 
 use super::top::{Top, read_header};
 use super::{BLOCK, CowDevice, refused};

@@ -1,7 +1,8 @@
 //! Copy on write: a device over a base that is never written.
 //!
 //! What is written goes to a second device, the top, in blocks of 4096 bytes. A block that is
-//! written in part for the first time is copied from the base before.
+//! written in part for the first time is copied from the base before. `commit` folds a top back
+//! into its base.
 //!
 //! ```text
 //!  write ---> top: the bytes of the block, then its bit in memory
@@ -9,11 +10,8 @@
 //!  flush ---> flush the top, write the changed units of the map, flush the top
 //! ```
 //!
-//! After a cut a read returns what was written before the last flush, or what came after it, and
-//! no block is a mixture with the base: the contract of [`BlockDevice`]. An overwrite of a block
-//! that the top has costs one flush, as below; the first write of a block costs two.
-//!
-//! `commit` folds a top back into its base, and empties it.
+//! Invariant: after a cut a read returns what was written before the last flush, or what came after
+//! it, and no block is a mixture with the base: the contract of [`BlockDevice`].
 
 mod commit;
 mod header;

@@ -1,11 +1,13 @@
 //! The lock between openers.
 //!
 //! The lock is `flock`: it belongs to the open file, so it holds between processes and between two
-//! opens in one process, and goes with the process that dies. Readers share, a writer excludes all.
-//! A writer of a part of the file shares that lock too, and locks its bytes (see `lock_bytes`), as
-//! every reader does. A writer of a block special file also opens it with O_EXCL, which the kernel
-//! refuses while it is mounted. A writer of a regular file looks for a mounted loop device on top
-//! of it.
+//! opens in one process, and goes with the process that dies.
+//!
+//! Invariants:
+//! - Readers share, a writer excludes all. A writer of a part of the file shares that lock, and
+//!   locks its bytes (see `lock_bytes`), as every reader does.
+//! - A writer of a block special file also opens it with O_EXCL, which the kernel refuses while it
+//!   is mounted. A writer of a regular file looks for a mounted loop device on top of it.
 //!
 //! Hazard: the kernel releases the lock of a killed process a moment after the process has gone, if
 //! io_uring was still at work for it. An opener waits for that.

@@ -1,15 +1,15 @@
 //! A block device in a regular file or a block special file.
 //!
-//! - The size is read at open, and again by `measure`, which sees that another process has made the
-//!   file longer. If the file shrinks later, reads fail; the file is never extended here.
-//! - From open to drop it holds a lock on the file (see `lock`): one writer alone, or readers; or
-//!   the same for the bytes that it uses of the file, a partition.
-//! - After a failed flush, every later flush fails: the kernel drops pages that it could not write,
-//!   so a later successful `fdatasync` would say nothing about them.
-//! - With O_DIRECT, calls that are not aligned go through a bounce buffer (see `direct`).
+//! [`FileDevice`] says what it holds a lock on and what a failed flush means. `open` opens files,
+//! `lock` is the lock between openers, `direct` lets O_DIRECT take calls that are not aligned,
+//! `ring` is io_uring.
+//!
+//! Invariants:
+//! - A [`FileDevice`] never extends its file. Its size changes only by `measure`, if another
+//!   process has made the file longer.
 //! - If small reads use the page cache and all other I/O is direct, the kernel keeps both coherent:
 //!   a direct write invalidates the cached pages of its range (see `open::keeps_in_step` for where
-//!   it does). That is safe because no page is ever dirty: no write goes through the cache.
+//!   it does). No page is ever dirty, because no write goes through the cache.
 
 mod direct;
 mod flush;

@@ -1,14 +1,14 @@
 //! Batches by io_uring: one system call submits all runs of a batch.
 //!
+//! The caller repeats with plain system calls every run that the kernel refused, did in part, or
+//! asked to retry. Buffers are not registered: they belong to the callers and differ in each call.
+//!
+//! Invariants:
 //! - A ring belongs to one call at a time. Even after a failure, the call does not return before
 //!   the kernel has completed every submitted entry, because the memory is the caller's.
-//! - The caller repeats with plain system calls every run that the kernel refused, did in part, or
-//!   asked to retry.
-//! - No ring starts a kernel worker thread. All entries are submitted with RWF_NOWAIT: the kernel
-//!   refuses an entry that needs a worker, such as a write into a hole, and the caller repeats it
-//!   as above. A worker would wake up every five seconds until the submitting thread ends.
-//! - Buffers are not registered: they belong to the callers and differ in each call, and a copy
-//!   into a registered buffer costs more than the registration saves.
+//! - No ring starts a kernel worker thread, which would wake up every five seconds until the
+//!   submitting thread ends. All entries are submitted with RWF_NOWAIT, so the kernel refuses an
+//!   entry that needs a worker, such as a write into a hole.
 #![allow(unsafe_code)]
 
 use super::piece::{Piece, Source, Target};

@@ -1,14 +1,16 @@
-//! The processes of this host that have an export open. A server has no lock that would keep a
+//! The processes of this host that have an export open: a server has no lock that would keep a
 //! second client out.
 //!
-//! - Within a process: one writer alone, or readers.
-//! - Between processes of one host (of one network namespace, on Linux): a writer has a socket of
-//!   an abstract name, which is gone when its process ends. Others see it, and are refused.
-//! - Readers do not keep a writer of another process out.
-//! - Between hosts nothing is promised here.
+//! Invariants:
+//! - Within a process, an export has one writer alone, or readers.
+//! - Between the processes of one host, or network namespace, on Linux: a writer has a socket of an
+//!   abstract name, which is gone when its process ends. Other openers see it, and are refused.
+//!   Readers do not keep a writer out.
 //!
-//! Two names of one server (a host's name and its address) are two servers, and a part of an export
-//! is another volume than the whole.
+//! Hazards:
+//! - Between hosts nothing is promised here.
+//! - Two names of one server (a host's name and its address) are two servers, and a part of an
+//!   export is another volume than the whole.
 
 use super::error::NbdError;
 use super::url::{NbdAddress, NbdUrl};

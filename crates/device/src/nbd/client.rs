@@ -1,9 +1,8 @@
 //! Requests to an export that survive the loss of its connections.
 //!
 //! A thread whose request meets a lost connection makes a new one, or waits for the thread that
-//! does. Before any other request is sent, the device's guard is asked whether this host may still
-//! write ([`RepeatGuard`]), and what was written since the last flush is written again. Then each
-//! thread sends again what was not answered.
+//! does. It first asks the device's guard whether this host may still write ([`RepeatGuard`]), and
+//! writes again what was not flushed. Then each thread sends again what was not answered.
 //!
 //! The device fails for good, with the first reason, when
 //! - no connection comes about in the time that `reconnect=` gives, or one request is lost with its

@@ -1,16 +1,13 @@
 //! One connection, shared by threads: requests out, replies in.
 //!
-//! There is no thread that receives (`leader`). Of the threads that wait for replies one is the
-//! leader: it reads the socket, fills its own buffers, and gives others what is theirs. When its
-//! requests are answered, it wakes another waiter, which leads on. So a lone caller needs no other
-//! thread, a process that is confined after the open has no thread that is not, and a connection
-//! that is not used costs nothing.
-//!
-//! Requests are queued, and one thread sends what several have queued: a thread that sends anyway,
-//! or the leader before it sleeps.
+//! No thread is there to receive (`leader`). One of the threads that wait for replies is the
+//! leader: it reads the socket, fills its own buffers, and gives other threads what is theirs. When
+//! its requests are answered, it wakes another waiter, which leads on. Requests are queued. A
+//! thread that sends anyway, or the leader before it sleeps, sends what several threads have
+//! queued.
 //!
 //! Invariants:
-//! - No thread waits for the socket to take bytes while no thread reads replies: without a leader,
+//! - No thread waits for the socket to take bytes while no thread reads replies. Without a leader,
 //!   the rest is left to the next one, which sends and reads. So a server that stops reading until
 //!   its replies are read does not stop for ever.
 //! - While a thread sleeps, one thread leads, or has been woken to.

@@ -1,16 +1,17 @@
 //! A volume on an NBD server: qemu-nbd, nbdkit, nbd-server, and what they serve.
 //!
 //! From the bytes up: `request` and `reply` are the codec, `handshake` the negotiation, `link` and
-//! `leader` one connection that threads share, `session` the connections to an export, `client`
+//! `leader` one connection that threads share, `session` the connections to an export. `client`
 //! makes them again when they are lost, and [`NbdDevice`] is the block device.
 //!
-//! Promises, and their limits:
+//! Invariants:
 //! - What a flush has made durable is as durable as the server says.
 //! - A server that is killed and started again within `reconnect=` loses nothing that was
-//!   acknowledged: the client writes again what was not flushed, as long as the client lives.
-//! - A server that breaks the protocol ends the device with an error that says how. It causes no
-//!   panic and no endless wait.
-//! - No lock keeps another host out: see `claim`.
+//!   acknowledged, as long as the client lives: the client writes again what was not flushed.
+//! - A server that breaks the protocol ends the device with an error, without a panic or an endless
+//!   wait.
+//!
+//! Hazard: no lock keeps another host out (see `claim`).
 
 mod allocation;
 mod bursts;

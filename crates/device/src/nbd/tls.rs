@@ -2,7 +2,7 @@
 //!
 //! The server's certificate is always verified: by `ca-cert.pem` of the folder that the URL names,
 //! or else by the certificates of the system. `client-cert.pem` and `client-key.pem` of that
-//! folder, if they are there, tell the server who the client is. These are the names that qemu and
+//! folder, if they are there, identify the client to the server. These are the names that qemu and
 //! libnbd use.
 
 use super::error::NbdError;

@@ -1,15 +1,16 @@
-//! What was written and not flushed yet: it is written again when a connection was lost, because
-//! the server may have lost it with its process.
+//! The writes since the last flush. They are written again when a connection was lost, because the
+//! server may have lost them with its process.
 //!
 //! Invariants:
-//! - A write is entered before it is sent, and leaves when a flush has succeeded that was sent
-//!   after its answer had come. With FUA it leaves with its answer.
+//! - A write is entered before it is sent. It leaves when a flush has succeeded that was sent after
+//!   its answer had come; with FUA it leaves with its answer.
 //! - The bytes kept are bounded. A write that finds no room waits for a flush, or for answers.
-//! - A place that was written several times is repeated with its last content alone: the one before
-//!   must not come back, and a server that is killed between the two would keep it.
-//! - A write that is in flight when the connection is lost is written again from here too, and then
-//!   once more by its caller: the server may have answered it, and the caller not have said so yet.
-//!   No caller may have relied on it, so no later write of the same place is undone by that.
+//! - Of several writes of one place only the last content is repeated: a server that is killed
+//!   between two of them would keep the first.
+//!
+//! Hazard: a write that is in flight when the connection is lost is written again from here, and
+//! once more by its caller. No caller may have relied on it, so no later write of the same place is
+//! undone by that.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

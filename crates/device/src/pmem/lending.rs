@@ -1,14 +1,13 @@
 //! Tracks the bytes of a mapping that are lent as slices, so that no thread writes them meanwhile.
 //!
 //! A writer announces itself on a lane, then checks whether any range is lent. A lender publishes
-//! its range, then waits until it has seen each lane empty once. All these accesses are SeqCst, so
-//! of a concurrent writer and lender at least one sees the other: the writer finds the range and
-//! refuses, or the lender waits for the writer.
+//! its range, then waits until it has seen each lane empty once. A writer modifies only its lane's
+//! cache line. Lending never blocks a writer: one that overlaps a lent range fails. A lender gives
+//! up after a moment, so it never hangs behind a steady stream of writers.
 //!
-//! - A writer modifies only its lane's cache line. It also reads the word of lent slots, which
-//!   changes only when a range is lent or returned.
-//! - Lending never blocks a writer; a writer that overlaps a lent range fails. A lender gives up
-//!   after a moment, so it never hangs behind a steady stream of writers.
+//! Invariants:
+//! - All these accesses are SeqCst. So of a concurrent writer and lender at least one sees the
+//!   other: the writer finds the range and refuses, or the lender waits for the writer.
 //! - A slot's range is changed only while its bit in `lent` is clear. A writer that still reads the
 //!   old range announced itself before the bit was set again, so the new lender waits for it,
 //!   whatever mixture of ranges the writer has read.

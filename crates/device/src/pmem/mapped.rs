@@ -1,11 +1,14 @@
 //! The mapping of a volume, and slices of it.
 //!
-//! The bytes are shared with the kernel and perhaps with another process: the lock that every
-//! opener takes (see `FileDevice`) keeps lanefs out of a volume that another program writes to, but
-//! does not stop a program that takes no lock. Inside this process no safe call can get a data
-//! race: copies are not plain accesses (see `copy`), and a lent slice excludes writers (see
-//! `lending`). If another program shortens the mapped file, the next access beyond its end is a
-//! SIGBUS.
+//! The bytes are shared with the kernel and perhaps with another process. The lock that every
+//! opener takes (see `FileDevice`) keeps lanefs out of a volume that another program has locked.
+//!
+//! Invariant: inside this process no safe call can get a data race. Copies are not plain accesses
+//! (see `copy`), and a lent slice excludes writers (see `lending`).
+//!
+//! Hazards:
+//! - A program that takes no lock can change the bytes at any time.
+//! - If another program shortens the mapped file, the next access beyond its end is a SIGBUS.
 
 use super::copy::{PERSISTS, copy_in, copy_out};
 use super::lending::Lending;

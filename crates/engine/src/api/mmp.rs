@@ -1,8 +1,8 @@
-//! Multiple mount protection (MMP) of a volume that no program has open: shown, switched on and
-//! off, cleared.
+//! Shows, switches and clears the multiple mount protection (MMP) of a volume that no program has
+//! open.
 //!
-//! An open for writing claims a volume that has it, and the claim is renewed while the volume is
-//! open, without any call: see [`OpenOptions::on_mmp_wait`].
+//! A volume that has MMP is claimed by the host that opens it for writing. The claim is renewed
+//! while the volume is open, without any call: see [`OpenOptions::on_mmp_wait`].
 //!
 //! ```
 //! use lanefs::device::MemDevice;

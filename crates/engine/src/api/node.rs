@@ -266,7 +266,8 @@ impl Node {
     /// values in `flags`.
     ///
     /// # Errors
-    /// [`Error::NotSupported`] where another flag would have to change.
+    /// [`Error::NotSupported`] where another flag would have to change; [`Error::NotPermitted`] for
+    /// another flag of an inode that was immutable and stays so.
     pub fn set_flags(&self, flags: InodeFlags) -> Result<()> {
         self.set_file_attr(Some(flags), None)
     }

@@ -2,11 +2,11 @@
 //!
 //! The thread has only a weak reference to the volume, and upgrades it while it works.
 //! [`Flusher::pause`] waits until the thread has dropped the reference, so that the caller drops
-//! the last one.
+//! the last one. While nothing is dirty the thread sleeps without a timeout.
 //!
-//! While nothing is dirty the thread sleeps without a timeout. To miss nothing, it sets `stir`,
-//! then looks for work, then sleeps. A thread that makes work does so first, and then checks
-//! `stir`. So at least one of the two sees the other.
+//! Invariant: no work is missed. The flusher sets `stir`, then looks for work, then sleeps. A
+//! thread that makes work does so first, and then checks `stir`. So at least one of the two sees
+//! the other.
 
 use super::Fs;
 use crate::error::{Error, Result};

@@ -1,14 +1,13 @@
 //! The threads that change the content of files, which a close of the volume refuses and waits for.
 //!
-//! A change of metadata is safe beside a close: its handle is either committed by the close, or
-//! refused by the journal. A change of content is made in memory first, and a close that has passed
-//! the file would not write it out. So each such change is [entered](Writers::enter) while it is
-//! made. A close first [refuses](Writers::refuse) new ones and waits for the others, and then
-//! writes files out.
+//! The handle of a change of metadata is either committed by a close, or refused by the journal. A
+//! change of content is made in memory first, and a close that has passed the file would not write
+//! it out. So each such change is [entered](Writers::enter) while it is made. A close first
+//! [refuses](Writers::refuse) new ones and waits for the others, and then writes files out.
 //!
-//! A thread enters with the bytes of the file locked, and waits for no lock of bytes before it
-//! leaves: a caller may hold such a lock for as long as it likes (`File::map`), and may be the one
-//! that closes the volume.
+//! Invariant: a thread enters with the bytes of the file locked, and waits for no lock of bytes
+//! before it leaves. A caller may hold such a lock for as long as it likes (`File::map`), and may
+//! be the thread that closes the volume.
 
 use lanefs_stats::{LANES, lane};
 use lanefs_sync::atomic::{AtomicBool, AtomicUsize, Ordering};

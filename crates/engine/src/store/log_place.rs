@@ -1,10 +1,8 @@
 //! Finds the log.
 //!
-//! The journal's inode maps the log, and a group descriptor leads to that inode. The log may hold
-//! newer copies of both, so a crash may leave either of them torn: memory writes 8 bytes at a time.
-//! The superblock has a copy of the inode's map (`s_jnl_blocks`), made with the volume. If the
-//! inode does not lead to a log, the log is found by the copy and replayed, and then the inode is
-//! checked.
+//! The journal's inode maps the log, and a group descriptor leads to that inode. A crash may leave
+//! either of them torn. The superblock has a copy of the inode's map (`s_jnl_blocks`). If the inode
+//! does not lead to a log, and the copy leads to one that waits for a replay, that one is replayed.
 //!
 //! Invariants:
 //! - Recovery needs the superblock and the log. All other metadata is read after the replay.

@@ -1,19 +1,17 @@
 //! Mends a superblock that was torn while it was written.
 //!
-//! A superblock has 1024 bytes; a medium may write 512 of them and lose power. Then one half is old
-//! and one new, and the checksum fits neither. Such a volume is sound: the halves differ in times,
-//! counts and flags, whose old and new values are both valid, and all else is recovered from the
-//! journal.
+//! A medium may write 512 of its 1024 bytes and lose power. One half is then old and one new, and
+//! the checksum fits neither. Such a volume is sound: the halves differ in values that are valid
+//! either way, or that the journal recovers. The fields that never change are compared with the
+//! first backup that can be read. Without one, the superblock must lead to the checksums of the
+//! first descriptor and the root inode, or to a log with the volume's UUID.
 //!
-//! The fields that never change are compared with the first backup that can be read. If there is
-//! none, as on a volume of one group, the superblock must lead to something valid: to the checksums
-//! of the first descriptor and the root inode, or to the log, which has the volume's UUID. These
-//! two are not written at the same time, so a crash leaves one of them whole: memory may tear a
-//! descriptor together with the superblock. Without such evidence the volume is refused.
-//!
-//! A resize changes more fields. Its transaction has the whole superblock, and the log has not been
-//! emptied while a superblock of another size is written in place. So where the log waits for a
-//! replay, a backup of the old or the new size stands in for the superblock until then.
+//! Invariants:
+//! - A superblock without such evidence is refused.
+//! - First descriptor and log are not written at the same time, so a crash leaves one of them
+//!   whole.
+//! - A resize changes more fields. Its transaction has the whole superblock, so where the log waits
+//!   for a replay, a backup of the old or the new size stands in until then.
 
 use lanefs_device::{AlignedBuf, BlockDevice, Result};
 use lanefs_format::extent::{At, NodeRef};

@@ -4,12 +4,9 @@
 //! before any lock of a group or buffer is taken, and ends it. The operation's changes become
 //! durable with the transaction's commit.
 //!
-//! Invariant: a part of an operation is never committed. A `Txn` counts the changes since the last
-//! point at which the volume was consistent. An operation that fails without changes has done
-//! nothing. If it fails with changes, either it has undone them ([`Txn::undone`]), or the journal
-//! is aborted before the handle ends, and nothing of the running transaction reaches the volume. So
-//! operations read all blocks and claim all space before they change anything: then only a device
-//! that fails within a few instructions causes an abort.
+//! Invariant: a part of an operation is never committed. An operation that fails has changed
+//! nothing, or has undone its changes ([`Txn::undone`]), or the journal is aborted before the
+//! handle ends. So operations read all blocks and claim all space before they change anything.
 //!
 //! Hazard: [`Txn::restart`] ends the transaction in the middle of an operation. The changes before
 //! it must be consistent and finished by recovery (an orphan), or harmless as they are.

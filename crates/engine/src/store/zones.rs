@@ -1,18 +1,14 @@
 //! Zones: the fixed metadata of a volume, which no file may own.
 //!
-//! Superblock copies, descriptors, bitmaps and inode tables lie where the group descriptors say, in
-//! any group; the log lies where its inode says, and the block of multiple mount protection where
-//! the superblock says. [`Survey::read`] reads all descriptors in one pass
-//! when the volume is opened, and keeps a table of these zones, sorted by place. The allocator
-//! removes them from the free blocks of each group ([`Zones::within`]), and each pointer of a file
-//! is checked against them ([`Zones::check`]).
+//! [`Survey::read`] reads all group descriptors in one pass when the volume is opened. It keeps a
+//! table of superblock copies, descriptors, bitmaps, inode tables, log and MMP block, sorted by
+//! place. The allocator removes these from the free blocks of each group ([`Zones::within`]), and
+//! each pointer of a file is checked against them ([`Zones::check`]). Adjacent structures of one
+//! kind are one entry.
 //!
-//! Invariants:
-//! - On a volume that is open for writing the table is complete and no two zones overlap: a volume
-//!   that breaks this is refused, as the kernel refuses it. A volume that is open for reading only
-//!   is read as far as its descriptors are valid.
-//! - Adjacent structures of the same kind, group by group, are one entry. A flex_bg volume of 15
-//!   TiB has 23,000 entries of 24 bytes.
+//! Invariant: on a volume that is open for writing the table is complete and no two zones overlap.
+//! A volume that breaks this is refused, as the kernel refuses it. If it is open for reading only,
+//! it is read as far as its descriptors are valid.
 
 use super::alloc::Free;
 use crate::error::{Corrupt, Result, Zone};

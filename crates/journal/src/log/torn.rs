@@ -1,13 +1,12 @@
-//! A journal superblock that was torn while it was written.
+//! Mends a journal superblock that was torn while it was written.
 //!
-//! Its fields and their checksum lie in the first 256 bytes, so only a medium whose atomic unit is
-//! smaller than that can tear it: memory, which writes 8 bytes at a time. Each word is then the old
-//! or the new one. `s_sequence` and `s_start` share a word, so they fit each other. `s_errno`,
-//! `s_head` and the features are right in both forms: the superblock is durable before the commit
-//! block of a transaction that needs its new form is written. What remains is to show that the tail
-//! is not damaged: no committed transaction may be lost by it.
+//! Its fields and their checksum lie in the first 256 bytes, so only memory, which writes 8 bytes
+//! at a time, can tear it. Each word is then the old or the new one. `s_sequence` and `s_start`
+//! share a word, so they fit each other. `s_errno`, `s_head` and the features are right in both
+//! forms: the superblock is durable before the commit block of a transaction that needs its new
+//! form is written. What remains is to show that no committed transaction is lost by the tail.
 //!
-//! Hazard: the log is not trusted. Each block of the ring is read once.
+//! Hazard: the log is not trusted. The search reads the ring once, whatever the log claims.
 
 use super::{LogMap, Ring};
 use crate::{Result, Tid};

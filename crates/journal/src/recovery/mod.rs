@@ -1,32 +1,17 @@
-//! Recovery: replays a log that was not closed.
+//! Recovery: replays a log that was not closed, in the three passes of jbd2.
 //!
-//! There are three passes, as in jbd2:
+//! **Scan** walks the transactions from `s_start` to the first that has no commit block. **Revoke**
+//! finds, for each block with copies in the log, the newest transaction that revoked it. **Replay**
+//! verifies every copy that is not revoked, and only then writes the newest ones in place.
+//! `docs/journal.md` lists what is damage and what is the end of the log.
 //!
-//! - **Scan** walks the transactions from `s_start` and ends where the next block does not have the
-//!   expected sequence number. A transaction without a commit block is discarded.
-//! - **Revoke** finds, for each block with copies in the log, the newest transaction that revoked
-//!   it.
-//! - **Replay** verifies every copy that is not revoked. Only if all are good, it reads the newest
-//!   copy of each block again, writes it in place, flushes, and marks the log empty in the journal
-//!   superblock.
+//! Invariants:
+//! - A damaged log changes nothing on the volume. A recovery that was cut can run again.
+//! - No pass reads a block of the ring twice, and memory is bounded by the ring's size.
 //!
-//! So a damaged log changes nothing on the volume, and after a power cut during recovery the log
-//! can be replayed again.
-//!
-//! The meaning of a wrong checksum depends on its place. A commit block is written after everything
-//! before it is durable:
-//!
-//! - A wrong checksum in a transaction with a good commit block is damage: an error.
-//! - A wrong commit block with no transaction after it was torn: that transaction is discarded.
-//! - A wrong commit block with a later transaction after it was complete once: an error.
-//! - A commit block older than its predecessor is left over from an earlier use of the log: the
-//!   end.
-//!
-//! Each pass reads many blocks at a time.
-//!
-//! Hazard: the log is not trusted. No pass reads a block of the ring twice, memory is bounded by
-//! the ring's size, and tags of blocks outside the volume or inside the log are errors. Nor is the
-//! medium, which may answer a later pass otherwise: each pass verifies what it uses.
+//! Hazards:
+//! - The log is not trusted: a tag of a block outside the volume or inside the log is an error.
+//! - The medium may answer a later pass otherwise, so each pass verifies what it uses.
 
 mod fast_commit;
 mod scan;

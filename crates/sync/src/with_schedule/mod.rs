@@ -1,13 +1,12 @@
 //! Primitives that a seeded scheduler decides over: built with `--cfg lanefs_schedule`.
 //!
-//! Inside of [`schedule::run`] one thread of the session runs at a time, and every lock, wait,
-//! atomic operation, start and end of a thread is a point at which the scheduler may go on with
-//! another one. Time is the session's too. Outside of a session, as in a thread of the test
-//! harness, each primitive is what a program gets, and [`written`] counts what threads write.
+//! Inside of [`schedule::run`] one thread of the session runs at a time. Every lock, wait, atomic
+//! operation, start and end of a thread is a point at which the scheduler may go on with another
+//! one. Time is the session's too. Outside of a session each primitive is what a program gets, and
+//! [`written`] counts what threads write.
 //!
-//! Each lock wraps the real one and takes it by trying. A thread that does not get it is blocked in
-//! the scheduler, never in the system: so the scheduler knows of each thread what it waits for, and
-//! reports a deadlock.
+//! Invariant: a lock takes the real one by trying. A thread that does not get it is blocked in the
+//! scheduler, never in the system, so the scheduler can report a deadlock.
 //!
 //! Hazard: what the scheduler does not see must not wait for a thread that is not running. A lock
 //! of another crate is safe if no scheduling point lies within its critical sections.

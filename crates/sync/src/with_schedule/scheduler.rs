@@ -1,18 +1,16 @@
-//! The scheduler: runs the threads of a session one at a time. They are threads of the system.
+//! The scheduler: runs the threads of a session, which are threads of the system, one at a time.
 //!
 //! A thread runs until it reaches a scheduling point. There the [`Policy`] of the session chooses
-//! the next thread, by the seed alone. The stopping thread unparks the chosen one, and parks until
-//! it is chosen again.
+//! the next thread. The stopping thread unparks the chosen one, and parks until it is chosen again.
+//! Time is a number. It advances a little at each point, and jumps to a deadline if every thread
+//! waits or the seed says so.
 //!
 //! Invariants:
 //! - Only the thread `running` executes anything but the hand-over.
-//! - The state of a session depends only on its seed and its program, not on the machine, so a seed
-//!   replays it.
+//! - The state of a session depends only on its seed and its program, so a seed replays it.
 //!
-//! Time is a number. It advances a little at each scheduling point. If every thread waits, it jumps
-//! to the first deadline; the seed may also make it jump there, or far beyond, while threads run. A
-//! session in which every thread waits without a deadline is a deadlock. Its threads stay parked
-//! for ever: a thread that stopped in the middle of an operation cannot be unwound.
+//! Hazard: the threads of a session that is given up (a deadlock, or no end) stay parked for ever.
+//! A thread that stopped in the middle of an operation cannot be unwound.
 
 use super::random::Random;
 use std::cell::RefCell;

@@ -3,9 +3,8 @@
 //! - A volume that no process has open is locked against writers.
 //! - A mount of lanefs is asked at its socket ([`crate::watch`]) to hold its device in one
 //!   committed state. The check then reads the volume without the lock.
-//! - A volume that the kernel has mounted must be frozen (`fsfreeze`) or mounted read-only. Its
-//!   superblock then says that no log has to be replayed: the kernel writes that when it freezes a
-//!   volume, and not before. The lock of a reader does not detect such a mount.
+//! - A volume that the kernel has mounted must be frozen (`fsfreeze`) or mounted read-only. The
+//!   lock of a reader does not detect such a mount; the superblock tells (`is_quiet`).
 //!
 //! After the check, [`Still::end`] says whether the volume held still until the end. If it did not,
 //! a finding may be an artefact of a change, and is not reported.

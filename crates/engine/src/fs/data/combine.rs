@@ -1,14 +1,10 @@
 //! Group commit: batches the inode updates of many files into few journal handles.
 //!
 //! The first thread to arrive becomes the leader. It takes every queued job, writes their pages in
-//! one batch, applies their updates under one handle, and reports each result. Then the thread at
-//! the front of the queue leads. So 2048 threads that sync do not reserve 2048 worst cases of
-//! credits at once, which would stall them all until each returned its unused credits; and each
-//! thread sleeps for the device once.
-//!
-//! A thread that syncs waits here for the commit too. The leader starts it after it has handed the
-//! lead on. A thread that syncs alone leaves its pages to the commit, which writes them in the
-//! batch of its log blocks: the flush before the commit block covers both.
+//! one batch, and hands the lead to the thread at the front of the queue. Then it applies the
+//! updates under one handle, commits for jobs that sync, and reports each result. So thousands of
+//! threads that sync do not reserve as many worst cases of credits, and each sleeps for the device
+//! once. A thread that syncs alone may leave its pages to the commit (`leaves_to_commit`).
 //!
 //! Invariants:
 //! - A leader holds no lock that a follower's work takes: inodes are locked one at a time, under
@@ -286,8 +282,9 @@ impl Fs {
         wake(asked);
     }
 
-    /// Returns whether the commit of `work` writes its pages too, in the batch of its log blocks.
-    /// No other transaction commits meanwhile, so it writes few of each job.
+    /// Returns whether the commit of `work` writes its pages too, in the batch of its log blocks:
+    /// the flush before the commit block covers both. No other transaction commits meanwhile, so it
+    /// writes few of each job.
     fn leaves_to_commit(&self, work: &Work) -> bool {
         let straight = |(offset, pieces): &(u64, Vec<Bytes>)| {
             pieces.iter().all(|piece| io::is_straight(self, *offset, piece))

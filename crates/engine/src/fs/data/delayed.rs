@@ -3,17 +3,15 @@
 //! A block that becomes dirty in a hole gets a claim, for itself and for blocks of the map, so that
 //! its writeback finds space. With `nodelalloc` its block is chosen at once, in core. When pages
 //! are written out, the claim moves into the plan ([`WritePlan`](super::plan::WritePlan)). For
-//! pages that the plan could not write, it comes back, as chosen blocks.
+//! pages that the plan could not write, it comes back as chosen blocks.
 //!
 //! Invariants:
 //! - A dirty block has a claim or a chosen block if and only if it lies in a hole. A thread that
 //!   maps blocks in another way writes the range out first.
-//! - The claim for the map is enough for the tree as it is when the pages are written out. So a
-//!   direct write that may add nodes to the tree also claims for pages that wait
-//!   ([`Content::claim_for_growth`]).
-//! - A dirty block over an unwritten one is allocated, but marking it as written may split an
-//!   extent. So blocks for the map are claimed for it too, from the reserved blocks if there are no
-//!   others.
+//! - The claim for the map is enough for the tree as it is at writeback. So a direct write that may
+//!   add nodes also claims for pages that wait ([`Content::claim_for_growth`]).
+//! - Marking an unwritten block as written may split an extent. So a dirty block over one claims
+//!   blocks for the map, from the reserved blocks if there are no others.
 //!
 //! Hazard: [`Content::claim_for_growth`] does not count pages in writeback, and the few nodes that
 //! a punch or a shift adds must fit into the spare part of a claim.

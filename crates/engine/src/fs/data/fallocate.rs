@@ -1,12 +1,14 @@
 //! fallocate: changes which blocks a file has (allocate, punch, zero, collapse, insert).
 //!
-//! Every mode locks the bytes from the first on to the end, writes out the dirty ones, and then
-//! holds the writeback lock: so no dirty page loses its block. It drops cached pages before the map
-//! changes and again after: readahead locks no bytes, and may have cached some by the old map.
+//! Every mode that changes something locks the bytes from the first on to the end, writes out the
+//! dirty ones, and then holds the writeback lock, so no dirty page loses its block. One handle
+//! takes as many steps as the transaction has room for.
 //!
-//! A crash shows whole handles. One handle takes as many steps as the transaction has room for.
-//! Only a file of very many extents can be seen half shifted, with a hole at the place that the
-//! shift had reached.
+//! Invariant: a crash shows whole handles. Only a file of very many extents can be seen half
+//! shifted, with a hole at the place that the shift had reached.
+//!
+//! Hazard: readahead locks no bytes, and may cache some by the old map. So every mode that changes
+//! content drops cached pages before the map changes and again after.
 
 use super::content::Content;
 use super::plan::WritePlan;

@@ -1,16 +1,13 @@
-//! Space on a nearly full volume.
+//! Space on a nearly full volume: runs an operation again after blocks may have become available.
 //!
-//! Two kinds of blocks become available by waiting. Freed blocks do when their transaction commits.
-//! Dirty pages claim more blocks for their map than they need, and give the rest back when they are
-//! written out. So an operation that finds no space tries again after both, and only then reports
-//! ENOSPC. Freed inodes are available at once, so their lack ([`Error::NoInodes`]) is reported at
-//! once, as is every other error that free blocks cannot help.
-//!
-//! Every operation that may take a block runs in [`Fs::with_room`]: names (`namei`), attributes
-//! (`Fs::change`), writes through the cache and past it, and fallocate.
+//! Freed blocks become available when their transaction commits. Dirty pages claim more blocks for
+//! their map than they need, and give the rest back when they are written out. So an operation that
+//! finds no space tries again after both, and only then reports ENOSPC. Every operation that may
+//! take a block runs in [`Fs::with_room`]. Freed inodes are available at once, so
+//! [`Error::NoInodes`] is reported at once.
 //!
 //! Hazard: making room waits for handles and for the writeback lock of any file. The caller holds
-//! neither.
+//! no handle, no writeback lock and no inode's state.
 
 use crate::error::{Error, Result};
 use crate::fs::Fs;

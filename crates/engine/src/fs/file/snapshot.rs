@@ -1,13 +1,13 @@
 //! A snapshot of a file's map, read without a lock.
 //!
-//! A snapshot lists the runs of blocks that are mapped and written. It is immutable: a thread that
-//! changes the map drops it, and after enough lookups that missed it, a thread makes a new one. A
-//! snapshot permits overwrites in place: a writer that finds its blocks in it, and whose range lock
-//! keeps threads that free blocks away, writes them without a handle.
+//! A snapshot lists the runs of blocks that are mapped and written, and is immutable. A writer that
+//! finds its blocks in it, and whose range lock keeps threads that free blocks away, overwrites
+//! them without a handle. A thread that changes the map drops the snapshot; a new one is made after
+//! enough misses.
 //!
 //! Invariant: a snapshot that can be loaded is true of every range that its reader has locked.
-//! [`forget`] is called under the inode's lock, after the change. A snapshot made from an earlier
-//! state of the map has an older generation and is not published.
+//! [`forget`] is called under the inode's lock, after the change. A snapshot of an earlier state
+//! has an older generation and is not published.
 //!
 //! [`forget`]: Snapshot::forget
 

@@ -1,19 +1,16 @@
 //! The times and the i_version of a file whose content changes.
 //!
-//! A write stamps the file in memory. The inode on disk gets the stamp with fsync, with the commit
-//! timer, or when the file leaves memory, never with the write itself. Stamps are as coarse as the
+//! A write stamps the file in memory. The inode on disk gets the stamp with its next change, with
+//! fsync, with the commit timer, or when the file leaves memory. Stamps are as coarse as the
 //! kernel's tick: most writes find the same stamp and write no shared memory. The first write after
 //! a thread has read the attributes takes a fine stamp and a new i_version, so each observer sees
 //! each change.
 //!
-//! A caller with a cache of its own (the kernel, above a mount) keeps the times of the writes that
-//! it accepted, and sets them itself. What it writes back later changes the version and no time
-//! ([`Stamp::Kept`]).
-//!
-//! Bit 0 of `version` is LOOKED: a thread has read the version. It is set when the inode is loaded,
-//! because earlier readers are not known, and is not stored on disk. A change is stamped after it
-//! is visible. So an observer that reads the new content with the old version will see a newer
-//! version later; one that reads the new version has the new content.
+//! Invariants:
+//! - A change is stamped after it is visible. An observer that reads the new content with the old
+//!   version sees a newer version later; one that reads the new version has the new content.
+//! - Writes of a caller that keeps the times itself (the kernel, above a mount) change the version
+//!   and no time ([`Stamp::Kept`]).
 
 use crate::fs::IVersion;
 use crate::store::Clock;
@@ -39,6 +36,8 @@ pub(crate) enum Stamp {
 pub(crate) struct Times {
     /// Time of the last change, in nanoseconds since 1970; 0 if the inode is up to date.
     pending: AtomicU64,
+    /// i_version, and in bit 0 [`LOOKED`]: a thread has read the version. The bit is set when the
+    /// inode is loaded, because earlier readers are not known, and is not stored on disk.
     version: AtomicU64,
 }
 

@@ -1,23 +1,21 @@
 //! Inodes in memory.
 //!
-//! A [`CachedInode`] is an inode in use. There is one for each number, whatever the number of its
-//! users. An [`InodeRef`] keeps it: when the last one is dropped and the inode has no name, the
-//! inode is deleted.
+//! A [`CachedInode`] is an inode in use, one for each number. [`InodeRef`]s keep it: when the last
+//! is dropped and the inode has no name, the inode is deleted. The lock `ns` is the namespace lock
+//! of a directory. The lock `state` guards the decoded inode. A thread holds it briefly, to look at
+//! the inode or to change it under a handle. A file's content has its own state, [`FileData`].
 //!
-//! Two locks. `ns` is the namespace lock of a directory: exclusive to change entries, shared to
-//! look them up. `state` guards the decoded inode. It is held briefly, to look at the inode or to
-//! change it under a handle, and a thread holds at most one of them. A regular file's content has
-//! its own state, [`FileData`].
+//! Invariants:
+//! - A thread holds `state` of at most one inode.
+//! - A cached inode that is not in use stays in the cache while it has changes that the inode on
+//!   disk does not have. The rest of its state passes to the volume when it is evicted
+//!   ([`InodeCache`]).
+//! - A change goes through [`Prepared`], which holds the inode's block of the table in memory:
+//!   writing the inode does no I/O. A change that fails leaves the decoded inode as the table has
+//!   it.
 //!
-//! A cached inode that is not in use stays in the cache while it has changes that the inode on disk
-//! does not have. The rest of its state passes to the volume when it is evicted ([`InodeCache`]).
-//!
-//! A change goes through [`Prepared`], which holds the inode's block of the table in memory: once
-//! an operation has begun to change blocks, writing the inode does no I/O. A change that fails
-//! leaves the decoded inode as the table has it.
-//!
-//! Hazard: dropping a `InodeRef` may start a handle and take locks. So declare it before handles
-//! and locks, so that it is dropped after them.
+//! Hazard: dropping an `InodeRef` may start a handle and take locks. Declare it before handles and
+//! locks, so that it is dropped after them.
 
 mod cache;
 mod delete;

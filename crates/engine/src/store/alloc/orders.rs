@@ -2,13 +2,11 @@
 //!
 //! For each order it has a bit for each group, set unless the group is known to have no free run of
 //! that order. Groups are unknown until a search reads them, except those that had nothing free
-//! when the volume was opened: on a full volume a search would read the descriptors of all. A
-//! group's bits change only under its mutex, so they never hide a free run. Reading them takes no
-//! lock.
+//! when the volume was opened. An index of one order does the same for free inodes. A volume that
+//! grows gets further segments, each at least as large as all before it.
 //!
-//! An index of one order does the same for free inodes.
-//!
-//! The index of a volume that grows gets further segments, each at least as large as all before it.
+//! Invariant: a group's bits change only under its mutex, so they never hide a free run. Reading
+//! them takes no lock.
 
 use lanefs_sync::OnceLock;
 use lanefs_sync::atomic::{

@@ -1,15 +1,12 @@
 //! Preallocation by position.
 //!
 //! Blocks for a hole are reserved for a whole window of the file at once, as large as the file will
-//! be (up to 8 MiB), and handed out by logical block. So holes that are filled out of order still
-//! get blocks in order, in few extents. Windows exist in core only: after a crash their blocks are
-//! free.
-//!
-//! A window is given back when its file discards it ([`FileAlloc::discard`], or dropped), and when
-//! an allocation finds no space. No windows are made where space is short.
+//! be (up to [`MAX_WINDOW`]), and handed out by logical block. So holes that are filled out of
+//! order still get blocks in order. Windows exist in core only. A window is given back when its
+//! file discards it ([`FileAlloc::discard`], or dropped), and when an allocation finds no space.
 //!
 //! Locks: the registry, then one file's pieces, then groups. A thread that holds a file's pieces
-//! never discards.
+//! never discards the windows of all files.
 
 use super::Reserved;
 use super::reserve::{Goal, available, or_discard, take_claimed, take_free};

@@ -1,16 +1,16 @@
 //! Lists a directory, from any position on.
 //!
-//! A cookie is the position behind an entry. In a linear directory it is a byte offset, because
-//! entries there never move. In an indexed directory it is made of the hash, as the kernel's is: 31
-//! bits of major hash, then 32 bits of minor hash. So it stays valid when leaves split. If the
-//! volume has `dir_index`, a directory of one block is listed by hash too, because it becomes
-//! indexed when it grows.
+//! A cookie is the position behind an entry. In a linear directory it is a byte offset: entries
+//! there never move. In an indexed directory it is made of the hash, as the kernel's is: 31 bits of
+//! major hash, then 32 bits of minor hash. So it stays valid when leaves split. With `dir_index`, a
+//! directory of one block is listed by hash too, because it becomes indexed when it grows.
 //!
-//! Names with equal hashes are listed in the order of their bytes, at consecutive positions,
-//! counted from the first name with that hash. So a listing needs no memory between two calls. Only
-//! the removal of one of these names shifts their positions.
+//! Invariants:
+//! - Names with equal hashes are listed in the order of their bytes, at consecutive positions, so a
+//!   listing needs no memory between two calls.
+//! - Callbacks run without the lock of any buffer.
 //!
-//! Callbacks run without the lock of any buffer.
+//! Hazard: removing one of several names with equal hashes shifts the positions of the others.
 
 use super::block::Dir;
 use super::htree::IndexPath;

@@ -1,12 +1,12 @@
 //! Directories: names to inodes.
 //!
-//! Two forms. A linear directory is searched block by block. An indexed one (htree) has a tree over
-//! the hashes of its names; a directory becomes indexed when its first block is full. Directories
-//! never shrink.
+//! A linear directory is searched block by block. An indexed one (htree) has a tree over the hashes
+//! of its names. With `dir_index`, a directory becomes indexed when its first block is full.
+//! Directories never shrink. The caller holds the namespace lock, exclusively for changes, and
+//! writes the inode.
 //!
-//! The caller holds the directory's namespace lock, exclusively for changes, and writes the inode
-//! afterwards. An operation that fails changes nothing, unless the device fails in the middle of
-//! it: a directory that grows claims all blocks that it will need before it takes the first.
+//! Invariant: an operation that fails changes nothing, unless the device fails in the middle of it.
+//! A directory that grows claims all blocks that it will need before it takes the first.
 //!
 //! Hazards:
 //! - [`Slot`] and [`FoundEntry`] remember a place in a block. They are valid while the namespace

@@ -1,10 +1,9 @@
 //! Orphans: inodes that recovery must finish, because they lost their last name while they were in
 //! use, or because a truncation needs more than one transaction.
 //!
-//! Two forms on disk. The orphan file (`orphan_file`) is an array of inode numbers; an inode takes
-//! a slot and clears it. The orphan list is chained through the inodes: `s_last_orphan` is the
-//! newest, `i_dtime` of each names the next older one. The file is preferred while it has room; a
-//! volume can have both.
+//! The orphan file (`orphan_file`) is an array of inode numbers. The orphan list is chained through
+//! the inodes: `s_last_orphan` is the newest, and `i_dtime` of each names the next older one. The
+//! file is preferred while it has room; a volume can have both.
 //!
 //! Invariant: an inode without a name is an orphan until it is deleted, whatever programs do with
 //! it while it is open.

@@ -1,22 +1,20 @@
 //! Changes the size of a volume.
 //!
-//! A [`Resizing`] has a closed volume for itself: its log is empty when it begins and when it ends.
-//! A volume that is open grows by the same steps, each while no other handle is open ([`online`]).
-//! Growth takes one transaction or several, each of which ([`step`]) leads from a sound volume to
-//! a larger one. A volume shrinks ([`shrink`]) in one, behind others that move what lies behind the
-//! new end: the log ([`new_log`]), inodes ([`renumber`]), and blocks of files ([`moves`]).
+//! A [`Resizing`] has a closed volume for itself, with an empty log. An open volume grows by the
+//! same steps, each while no other handle is open ([`online`]). Each [`step`] of a growth is one
+//! transaction from a sound volume to a larger one. A volume shrinks ([`shrink`]) in one, after
+//! others that move the log ([`new_log`]), inodes ([`renumber`]) and blocks of files ([`moves`]).
 //!
-//! Order of a step:
+//! A step is written in this order:
 //! 1. what lies behind the old end, in place;
 //! 2. the transaction: superblock, descriptors, bitmaps and the resize inode, all below the old
 //!    end. Its commit block follows a flush that covers 1;
 //! 3. the backups, in place, and a flush;
-//! 4. the checkpoint: before a transaction refers to what lies behind the old end.
+//! 4. the checkpoint, before a transaction refers to what lies behind the old end.
 //!
 //! Invariant: the superblock on the medium is never newer than the backups, unless the log holds a
-//! copy of it. So a superblock that is torn by a checkpoint is replaced by the log's, and a later
-//! one has a backup that agrees with it. [`renew_copies`] keeps the invariant for a volume whose
-//! resize was cut between 2 and 3.
+//! copy of it. So a torn superblock has the log's copy, or a backup that agrees with it.
+//! [`renew_copies`] keeps this for a resize that was cut between 2 and 3.
 
 mod copies;
 mod copy_runs;

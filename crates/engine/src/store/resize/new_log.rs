@@ -1,9 +1,8 @@
 //! A log that lies behind the new end gets another place.
 //!
-//! The log of a closed volume is empty, so nothing of it is copied: a new one is made in free
-//! blocks. One transaction has all that changes with it: bitmaps, descriptors, superblock and the
-//! journal's inode. It is committed in the *new* log, to which nothing leads yet. Then a write in
-//! place of one block, that of the journal's inode, makes the new log the volume's.
+//! The log of a closed volume is empty, so a new one is made in free blocks. One transaction has
+//! all that changes with it, and is committed in the *new* log. A write in place of one block, that
+//! of the journal's inode, then makes the new log the volume's.
 //!
 //! 1. The new place: zeros, the log's superblock, the blocks of the map. The transaction.
 //! 2. The superblock with its copy of the new map, and a flush. If 3 leaves the journal's inode

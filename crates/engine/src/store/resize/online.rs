@@ -1,22 +1,18 @@
 //! Growth of a volume that is open, beside threads that use it.
 //!
-//! A step is planned, and later taken, while no handle is open ([`Journal::alone`]): nothing
-//! changes the metadata below the old end meanwhile, and it is all in place. What lies behind the
-//! old end is written between the two, beside other threads. So they wait twice for about the time
-//! of a commit.
+//! A step is planned, and later taken, while no handle is open ([`Journal::alone`]), so each of the
+//! two delays other threads for about the time of a commit. What lies behind the old end is written
+//! between the two, beside other threads.
 //!
-//! Threads without a handle go on, and may see each moment of a step:
-//! 1. Groups whose bitmaps change are read and locked, so that no block is allocated there that is
-//!    free in the new bitmap only.
-//! 2. Descriptors, bitmaps and superblock change, and the new [`Dimensions`] are published, while
-//!    these blocks are locked: a descriptor is never read by the geometry of another size.
-//! 3. After the commit the backups follow, and the new blocks and inodes become available.
-//!
-//! The blocks of the new backups are allocated with what lies behind the old end. So a host file
-//! system that is full fails the growth, and not the journal.
-//!
-//! The journal is checkpointed before another handle starts. So recovery never writes behind the
-//! end that the superblock on the device has, as on a closed volume.
+//! Invariants:
+//! - A descriptor is never read by the geometry of another size. Superblock and blocks change, and
+//!   the new [`Dimensions`] are published, while the groups whose bitmaps change, the superblock
+//!   and the blocks are locked.
+//! - New blocks and inodes become available after the commit and the backups.
+//! - The journal is checkpointed before another handle starts. So recovery never writes behind the
+//!   end that the superblock on the device has.
+//! - The blocks of new backups are allocated with what lies behind the old end. So a full host file
+//!   system fails the growth, and not the journal.
 //!
 //! [`Journal::alone`]: lanefs_journal::Journal::alone
 

@@ -1,12 +1,15 @@
 //! Attribute blocks that many inodes share.
 //!
 //! Files of one tree often have the same attributes (an ACL, a security label). A block with an
-//! equal list is used again and counts its users in `h_refcount`, up to 1024. While more than one
-//! inode uses a block its list does not change.
+//! equal list is used again, and counts its users in `h_refcount`. [`Sharing`] remembers, by
+//! `h_hash`, blocks that this mount wrote or whose users it changed.
 //!
-//! [`Sharing`] remembers, by `h_hash`, blocks that this mount wrote or whose users it changed. It
-//! is a hint: the content of a block that it returns is compared. Its mutex is held while a block
-//! gets or loses a user, below the inode's lock and above block groups and buffers.
+//! Invariants:
+//! - While more than one inode uses a block its list does not change.
+//! - [`Sharing`] is a hint: the content of a block that it returns is compared.
+//!
+//! Lock: the mutex of [`Sharing`] is held while a block gets or loses a user, below the inode's
+//! lock and above block groups and buffers.
 
 use super::block;
 use crate::store::Store;

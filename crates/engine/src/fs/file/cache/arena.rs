@@ -1,18 +1,13 @@
 //! The arena: memory of the page cache that no shard has yet.
 //!
-//! Memory is mapped in slabs, of a huge page once the cache has some hundred pages, for all shards
-//! together: so even the first pages of most shards lie in huge pages, which the kernel supplies by
-//! one fault and not by 512. Shards take a few adjacent pages at a time, in turn. So a file that is
-//! written from front to back has adjacent pages, which go to the device in large pieces.
+//! Memory is mapped in slabs for all shards together, and a shard takes a few adjacent pages at a
+//! time. So a file that is written from front to back has adjacent pages, which go to the device in
+//! large pieces. Whole chunks, a chunk behind the last one and the first of a file get pages of
+//! slabs of a huge page, which one fault supplies. All other chunks get pages of smaller slabs,
+//! populated as they are taken, while the shard is locked.
 //!
-//! A huge page is zeroed at its first touch, for milliseconds where the memory of a virtual machine
-//! comes from its host only then, and all that runs on that processor waits. So only what is
-//! written or read in order gets pages of huge slabs: whole chunks, a chunk behind the last one,
-//! and the first of a file. The rest gets pages of other slabs, which the kernel supplies as many
-//! at a time as a shard takes, while the shard is locked.
-//!
-//! Slabs are not touched ahead of need by another thread: the writer of a stream waits for the
-//! device in any case, and a thread that touched memory meanwhile made it no faster.
+//! Hazard: the kernel zeroes a huge page at its first touch, which may take milliseconds and stops
+//! all that runs on that processor. So only what is written or read in order gets huge pages.
 //!
 //! Locking: the arena's lock comes after a shard's.
 

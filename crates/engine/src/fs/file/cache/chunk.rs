@@ -1,14 +1,16 @@
 //! A chunk: sixteen pages of a file, and the state of their blocks.
 //!
+//! A chunk has room for its first page, its first four, or all sixteen, and is replaced by a larger
+//! one when it needs more: most files are small. The pages lie in the chunk itself, so that a write
+//! follows no further pointer to them.
+//!
 //! Invariants, whenever the lock is free:
 //! - A page is there exactly if one of its blocks is up to date.
 //! - Dirty blocks are up to date.
 //! - `cancelled` is a part of `writeback`.
-//! - Bytes of blocks that are not up to date may belong to another file, and are never copied out.
 //!
-//! A chunk has room for its first page, its first four, or all sixteen, and is replaced by a larger
-//! one when it needs more: most files are small. The pages lie in the chunk itself, so that a write
-//! follows no further pointer to them.
+//! Hazard: bytes of blocks that are not up to date may belong to another file. They are never
+//! copied out.
 
 use super::geometry::{Geometry, PAGES, runs};
 use super::page::Page;

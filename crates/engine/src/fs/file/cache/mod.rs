@@ -1,32 +1,23 @@
 //! The page cache: file data in memory, without any I/O of its own.
 //!
-//! There is one [`PageCache`] for a volume, which owns the memory and its bound, and one
-//! [`FileCache`] for each file that has pages. A file's content is divided into chunks of sixteen
-//! pages, each behind a reader-writer lock. So bytes are copied without data races, and without an
-//! atomic operation for each byte.
+//! A volume has one [`PageCache`], which owns the memory and its bound. Each file that has pages
+//! has a [`FileCache`]: chunks of sixteen pages, each behind a reader-writer lock. A caller reads
+//! cached bytes with [`FileCache::read`]; it fills or changes blocks through a locked
+//! [`span`](FileCache::span). Writeback takes dirty blocks with [`FileCache::take_dirty`], in order
+//! of position. A thread that changes a page in writeback copies it first.
 //!
-//! - **Read**: [`FileCache::read`] copies cached bytes. For a block that is not cached, the caller
-//!   locks a [`span`](FileCache::span) of blocks, fills it from the device, and reads on.
-//! - **Write**: [`FileCache::overwrite`] copies over blocks that are dirty already. For others, the
-//!   caller locks a span, finds which blocks to fill first ([`partial`](span::Span::partial)) and
-//!   which will become dirty ([`clean`](span::Span::clean)), claims space for the latter, and
-//!   copies with [`copy_in`](span::Span::copy_in).
-//! - **Write out**: [`FileCache::take_dirty`] takes dirty blocks in order of position. A thread
-//!   that changes a page in writeback copies it first, so the bytes that go to the device do not
-//!   change.
-//! - **Truncate, punch**: [`FileCache::cut`].
+//! Locks:
+//! - Chunks ([`Level::Page`](lanefs_sync::order::Level::Page)) of one file are locked in ascending
+//!   order, and no thread locks chunks of two files.
+//! - Below them come a file's set of dirty chunks, then the list of dirty files; and a shard of the
+//!   pool, then the arena. The cache calls no function of its caller under any of these.
+//! - A hit takes its chunk's lock and writes to no other shared memory.
 //!
-//! # Locks
-//! Chunks ([`Level::Page`](lanefs_sync::order::Level::Page)) of one file are locked in ascending
-//! order, and no thread locks chunks of two files. Below them come a file's set of dirty chunks,
-//! then the list of dirty files; and a shard of the pool, then the arena. None of these is held
-//! while the cache calls a function of its caller. A hit takes its chunk's lock and writes to no
-//! other shared memory.
-//!
-//! # Hazards
-//! A block is up to date only if its bytes are the file's: the memory of pages is reused, and not
-//! zeroed. The blocks of a span are filled under the chunk's lock, so that older content from the
-//! device never replaces newer content.
+//! Hazards:
+//! - The memory of pages is reused and not zeroed: a block is up to date only if its bytes are the
+//!   file's.
+//! - A span is filled under its chunk's lock, so older content from the device never replaces newer
+//!   content.
 
 mod arena;
 mod background;

@@ -1,21 +1,18 @@
 //! The memory of all pages: its bound, the free list, and the clock that evicts.
 //!
-//! Chunks are spread over shards, each with an equal part of the bound, a free list that the
-//! [arena](super::arena) fills, and two queues of chunks that may have a page to evict:
+//! Chunks are spread over shards. Each shard has an equal part of the bound, a free list that the
+//! [arena](super::arena) fills, and two queues of chunks with pages to evict:
 //!
 //! - *Passing*: pages that were written, are clean, and were not used since. Above [`PASSING`]
-//!   bytes of them, the oldest are evicted before the cache allocates new memory, even below the
-//!   bound. New memory costs more than a copy, and a cache that is only written would grow to its
-//!   bound.
-//! - *Clock*: all others, up to the bound. The hand takes the chunk at the front, evicts its clean
-//!   pages that were not used since the hand last passed, and moves the chunk to the back.
+//!   bytes, the oldest are evicted before the cache allocates new memory, even below the bound.
+//! - *Clock*: all others, up to the bound. The hand evicts the front chunk's clean pages that were
+//!   not used since it last passed, and moves the chunk to the back.
 //!
-//! A chunk whose pages are all dirty or in writeback leaves its queue, so that the hand does not
-//! pass over it again and again. It returns when one of them is clean.
+//! Invariants:
+//! - A chunk without a page to evict leaves its queue, and returns when one of its pages is clean.
+//! - A shard exceeds its part by pages that are dirty, in writeback or locked, and by no others.
 //!
-//! Locking: a shard's lock comes after a chunk's. The hand only tries the locks of chunks, and
-//! skips chunks that another thread has locked. So a shard exceeds its part by pages that are
-//! dirty, in writeback or locked, and by no others.
+//! Locking: a shard's lock comes after a chunk's. The hand only tries the locks of chunks.
 
 use super::arena::Arena;
 use super::chunk::Chunk;

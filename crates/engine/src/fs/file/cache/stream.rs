@@ -1,15 +1,9 @@
 //! Streams: files that are written from front to back.
 //!
 //! A file is a stream once [`STEP`] bytes of its chunks have become dirty in order. Its writeback
-//! does not wait for age and pressure:
-//!
-//! - Dirty chunks before the writer's are written out at once, so that the device works while the
-//!   writer copies.
-//! - The writer may be [`AHEAD`] bytes ahead of the device and no more: new memory costs more than
-//!   a copy.
-//! - For the same reason, clean pages further than [`KEEP`] behind the writer are reused, unless
-//!   they were used. A larger file is read from front to back too, and then the device delivers it
-//!   quickly.
+//! does not wait for age or pressure: dirty chunks before the writer's are written out at once. The
+//! writer may be [`AHEAD`] bytes ahead of the device. Clean pages further than [`KEEP`] behind the
+//! writer are reused unless a program has used them, because new memory costs more than a copy.
 
 use super::geometry::Geometry;
 
