@@ -2,10 +2,12 @@
 //!
 //! Invariants:
 //! - The volume is planned for the size asked for before a file is created or emptied: options
-//!   that cannot be had cost no data.
+//!   that cannot be had cost no data. A device, which is not emptied, is planned for again by its
+//!   sectors.
 //! - After a failure no new file is left. It is removed under the lock of its device.
 
-use crate::{MkfsError, Options, Report, plan, report};
+use crate::plan::Plan;
+use crate::{MkfsError, Options, PlannedDevice, Report, report};
 use lanefs_device::{FileOptions, VolumeUrl, create_url};
 use std::ffi::OsStr;
 
@@ -29,9 +31,13 @@ use std::ffi::OsStr;
 pub fn create(name: impl AsRef<OsStr>, size: u64, options: &Options) -> Result<Report, MkfsError> {
     let name = name.as_ref();
     let options = Options { size: Some(options.size.unwrap_or(size)), ..options.clone() };
-    let plan = plan::Plan::new(size, &options)?;
+    let mut plan = Plan::new(PlannedDevice::of_file(size), &options)?;
     let new = VolumeUrl::parse(name)?.path().filter(|path| path.symlink_metadata().is_err());
     let device = create_url(name, size, &FileOptions::new())?;
+    let planned = PlannedDevice { size, ..PlannedDevice::of(&*device) };
+    if planned.sector > PlannedDevice::of_file(size).sector {
+        plan = Plan::new(planned, &options)?;
+    }
     let made = report(&plan, &*device, &options);
     if made.is_err()
         && let Some(new) = new

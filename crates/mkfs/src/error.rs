@@ -25,6 +25,8 @@ pub enum MkfsError {
     BeyondDevice { bytes: u64, device: u64 },
     #[error("blocks of {0} bytes: must be a power of two between 1024 and 65536")]
     BlockSize(u32),
+    #[error("blocks of {block_size} bytes on a device with sectors of {sector}")]
+    BelowSector { block_size: u32, sector: u32 },
     #[error("inodes of {size} bytes: must be a power of two between 128 and {max}")]
     InodeSize { size: u16, max: u32 },
     #[error("an inode for every {0} bytes: must be between 1024 and 67108864")]

@@ -71,7 +71,28 @@ pub struct Report {
 /// Options that cannot be had together or on a device of this size (nothing has been written
 /// then), or the device's failure.
 pub fn format(device: &dyn BlockDevice, options: &Options) -> Result<Report, MkfsError> {
-    report(&plan::Plan::new(device.size(), options)?, device, options)
+    report(&plan::Plan::new(PlannedDevice::of(device), options)?, device, options)
+}
+
+/// What a volume is planned for.
+#[derive(Clone, Copy)]
+struct PlannedDevice {
+    /// In bytes.
+    size: u64,
+    /// The bytes of a logical sector. No block is smaller: the kernel would not mount the volume.
+    sector: u32,
+}
+
+impl PlannedDevice {
+    /// Returns a device with the sectors of a file.
+    fn of_file(size: u64) -> Self {
+        Self { size, sector: 512 }
+    }
+
+    fn of(device: &dyn BlockDevice) -> Self {
+        let sector = device.sector_size().try_into().unwrap_or(u32::MAX);
+        Self { size: device.size(), sector }
+    }
 }
 
 /// Writes what was planned, and describes it.

@@ -5,7 +5,7 @@
 //! earlier ones left.
 
 use crate::space::Space;
-use crate::{MkfsError, Options, shape};
+use crate::{MkfsError, Options, PlannedDevice, shape};
 use lanefs_format::{
     Checksummer, Compat, GroupDesc, GroupFlags, Inode, InodeContext, Layout, RoCompat, Superblock, Timestamp,
 };
@@ -46,8 +46,8 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Plans a volume on a device of `device` bytes.
-    pub(crate) fn new(device: u64, options: &Options) -> Result<Self, MkfsError> {
+    /// Plans a volume on a device.
+    pub(crate) fn new(device: PlannedDevice, options: &Options) -> Result<Self, MkfsError> {
         let superblock = shape::shape(device, options)?;
         let layout = superblock.layout();
         let mut plan = Self {

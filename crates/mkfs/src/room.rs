@@ -4,7 +4,7 @@
 
 use crate::journal::default_size;
 use crate::plan::Plan;
-use crate::{MkfsError, Options};
+use crate::{MkfsError, Options, PlannedDevice};
 use lanefs_format::{Compat, Features};
 
 /// The block size of [`fit`] where none is asked for.
@@ -36,7 +36,7 @@ pub struct Room {
 /// # Errors
 /// Options that cannot be had together or in a volume of this size.
 pub fn room(size: u64, options: &Options) -> Result<Room, MkfsError> {
-    let plan = Plan::new(size, &Options { size: Some(size), ..options.clone() })?;
+    let plan = Plan::new(PlannedDevice::of_file(size), &Options { size: Some(size), ..options.clone() })?;
     Ok(Room {
         size: plan.layout.blocks_count() * u64::from(plan.layout.block_size()),
         block_size: plan.layout.block_size(),

@@ -4,19 +4,22 @@
 //! group that is too short for its own structures is dropped, which changes the number of groups.
 //! So the computation is a loop.
 
-use crate::{MkfsError, Options, Usage};
+use crate::{MkfsError, Options, PlannedDevice, Usage};
 use lanefs_format::{Compat, Features, Incompat, RawSuperblock, RoCompat, Superblock};
 
 /// log2 of the groups in a flex group.
 const LOG_GROUPS_PER_FLEX: u8 = 4;
 const FIRST_INO: u32 = 11;
 
-/// Returns the superblock for `device` bytes, complete but for what is placed: counts of free
-/// blocks and inodes, journal, orphan file.
-pub(crate) fn shape(device: u64, options: &Options) -> Result<Superblock, MkfsError> {
-    let size = options.size.unwrap_or(device);
-    if size > device {
-        return Err(MkfsError::BeyondDevice { bytes: size, device });
+/// mke2fs rounds the size of a device down to whole pages, and not a size that was asked for.
+const PAGE: u32 = 4096;
+
+/// Returns the superblock for a device, complete but for what is placed: counts of free blocks and
+/// inodes, journal, orphan file.
+pub(crate) fn shape(device: PlannedDevice, options: &Options) -> Result<Superblock, MkfsError> {
+    let size = options.size.unwrap_or(device.size);
+    if size > device.size {
+        return Err(MkfsError::BeyondDevice { bytes: size, device: device.size });
     }
     if options.label.len() > 16 {
         return Err(MkfsError::Label(options.label.len()));
@@ -30,8 +33,13 @@ pub(crate) fn shape(device: u64, options: &Options) -> Result<Superblock, MkfsEr
     let first = options.block_size.unwrap_or(1024);
     check_power(first, 1024, 65536).ok_or(MkfsError::BlockSize(first))?;
     let usage = options.usage.unwrap_or_else(|| Usage::by_size(size / u64::from(first), first));
-    let block_size = options.block_size.unwrap_or(usage.block_size());
-    let blocks = size / u64::from(block_size);
+    let sector = device.sector;
+    let block_size = options.block_size.unwrap_or(usage.block_size().max(sector));
+    check_power(block_size, sector, 65536).ok_or(MkfsError::BelowSector { block_size, sector })?;
+    let mut blocks = size / u64::from(block_size);
+    if options.size.is_none() && block_size < PAGE {
+        blocks -= blocks % u64::from(PAGE / block_size);
+    }
     if blocks > u64::from(u32::MAX) {
         // Its indirect blocks have no room for such block numbers.
         features.compat.remove(Compat::RESIZE_INODE);

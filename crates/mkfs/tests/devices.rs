@@ -3,7 +3,7 @@
 mod common;
 
 use common::options;
-use lanefs_device::{FileOptions, Op};
+use lanefs_device::{BlockDevice, FileOptions, MemDevice, Op, forward_to};
 use lanefs_format::Superblock;
 use lanefs_mkfs::{MkfsError, Options, format};
 use lanefs_sim::{FailingDevice, Image, RecordingDevice, seed_from_env};
@@ -89,4 +89,26 @@ fn direct_io_makes_the_same_volume() {
         });
         assert!(bytes[0] == bytes[1], "{args}");
     }
+}
+
+/// A device with sectors of 4096 bytes.
+#[derive(Debug)]
+struct Sectors(MemDevice);
+
+impl BlockDevice for Sectors {
+    forward_to!(0: size read_only read_at write_at flush discard);
+
+    fn sector_size(&self) -> u64 {
+        4096
+    }
+}
+
+/// The kernel mounts no volume whose blocks are smaller than the sectors of its device.
+#[test]
+fn no_block_is_smaller_than_a_sector() {
+    let device = Sectors(MemDevice::new(64 << 20));
+    assert_eq!(format(&device, &options("")).unwrap().block_size, 4096);
+    let refused = format(&device, &options("-b 2048"));
+    assert!(matches!(refused, Err(MkfsError::BelowSector { block_size: 2048, sector: 4096 })), "{refused:?}");
+    assert_eq!(format(&device, &options("-b 8192")).unwrap().block_size, 8192);
 }
