@@ -53,6 +53,8 @@ fn a_tree_in_a_file_and_of_a_partition() {
     std::fs::write(v.beside("text"), "text").expect("write");
     let kept = "lanefs: cannot write 'text': it holds text; --force writes over it";
     v.fails(["verity", "format", "--hash-file", "text", "v.img"], 1, kept);
+    let kept = "lanefs: cannot write 'h': it holds a dm-verity hash tree; --force writes over it";
+    v.fails(["verity", "format", "--hash-file", "h", "v.img"], 1, kept);
 
     // A disk with the volume, and 2 MiB behind it.
     let script = "truncate -s 72M d.raw; echo 'start=2048, size=66M, name=root' | sfdisk -q --label gpt d.raw
@@ -89,9 +91,25 @@ fn what_lies_behind_a_volume_is_kept() {
     let v = Image::new();
     let file = std::fs::File::options().write(true).open(&v.path).expect("open");
     file.write_all_at(b"something\x01", 64 << 20).expect("write");
-    let kept =
-        "lanefs: cannot make the hash tree of 'v.img': behind the volume is data; --force writes over it";
-    v.fails(["verity", "format", "v.img"], 1, kept);
+    let kept = |at: u64| {
+        format!(
+            "lanefs: cannot make the hash tree of 'v.img': behind the volume, at byte {at}, is data; --force \
+             writes over it"
+        )
+    };
+    v.fails(["verity", "format", "v.img"], 1, &kept(64 << 20));
+    // The tree takes 130 blocks: the last one counts, and the one behind it does not.
+    file.set_len(64 << 20).expect("shorter");
+    file.write_all_at(b"\x01", (64 << 20) + 130 * 4096 - 1).expect("write");
+    v.fails(["verity", "format", "v.img"], 1, &kept((64 << 20) + 129 * 4096));
+    file.set_len(64 << 20).expect("shorter");
+    file.write_all_at(b"\x01", (64 << 20) + 130 * 4096).expect("write");
+    v.ok(["verity", "format", "v.img"]);
+    let mut behind = [0];
+    std::fs::File::open(&v.path).expect("open").read_at(&mut behind, (64 << 20) + 130 * 4096).expect("read");
+    assert_eq!(behind, [1]);
+    // A larger tree takes the place of a smaller one only if it finds nothing else.
+    v.fails(["verity", "format", "--data-block-size", "1024", "v.img"], 1, &kept((64 << 20) + 130 * 4096));
     v.ok(["verity", "format", "--force", "v.img"]);
     let none = "lanefs: cannot verify 'd.img': there is no dm-verity superblock at byte 67108864";
     std::fs::rename(&v.path, v.beside("d.img")).expect("rename");

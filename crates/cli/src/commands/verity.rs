@@ -17,6 +17,7 @@ use lanefs_format::Incompat;
 use lanefs_verity::{Algorithm, Header, VerityError};
 use std::ffi::OsString;
 use std::io::{Read, Write};
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -203,8 +204,7 @@ impl Format {
 
     /// Makes the file of the tree.
     fn new_file(&self, file: &PathBuf, area: u64) -> Res<Arc<dyn BlockDevice>> {
-        let there = content::of_path(file).filter(|there| *there != Content::Verity && !self.force);
-        if let Some(there) = there {
+        if let Some(there) = content::of_path(file).filter(|_| !self.force) {
             let why = format!("it holds {}; --force writes over it", there.name());
             return Err(Failure::cannot("write", file.as_os_str().as_bytes(), Cause::text(why)));
         }
@@ -212,19 +212,25 @@ impl Format {
         Ok(Arc::new(made.or_cannot("write", file.as_os_str().as_bytes())?))
     }
 
-    /// Checks that there is room behind the volume, and nothing of worth. A file grows.
+    /// Checks that there is room behind the volume, and nothing but zeros or an older tree of it. A
+    /// file grows.
     fn check_room(&self, device: &dyn BlockDevice, name: &VolumeName, offset: u64, area: u64) -> Res {
         let fail =
             |why: String| Err(Failure::cannot("make the hash tree of", name.as_bytes(), Cause::text(why)));
         let end = offset + area;
-        let mut head = vec![0; device.size().saturating_sub(offset).min(area).min(ALIGN) as usize];
-        device
-            .read_at(&mut head, offset.min(device.size()))
-            .map_err(lanefs::Error::from)
-            .or_cannot("read", name.as_bytes())?;
-        let there = content::of_head(&head).filter(|there| *there != Content::Verity && !self.force);
-        if let Some(there) = there {
-            return fail(format!("behind the volume is {}; --force writes over it", there.name()));
+        if !self.force {
+            let older = Header::read(device, offset).ok();
+            let older = older.filter(|older| older.data_size().next_multiple_of(ALIGN) == offset);
+            let older = older.map_or(Ok(0), |older| older.area_size());
+            let older = older.map_err(cause).or_cannot("read", name.as_bytes())?;
+            let place = offset.saturating_add(older)..end.min(device.size());
+            let found = first_data(device, place).map_err(lanefs::Error::from);
+            if let Some((at, there)) = found.or_cannot("read", name.as_bytes())? {
+                return fail(format!(
+                    "behind the volume, at byte {at}, is {}; --force writes over it",
+                    there.name()
+                ));
+            }
         }
         if device.size() >= end {
             return Ok(());
@@ -238,6 +244,21 @@ impl Format {
         let file = std::fs::File::options().write(true).open(path);
         file.and_then(|file| file.set_len(end)).or_cannot("write", name.as_bytes())
     }
+}
+
+/// Returns where the first page in `place` is that does not hold zeros only, and what it seems to
+/// be.
+fn first_data(device: &dyn BlockDevice, place: Range<u64>) -> lanefs_device::Result<Option<(u64, Content)>> {
+    let mut piece = vec![0; 1 << 20];
+    for at in place.clone().step_by(piece.len()) {
+        let piece = &mut piece[..(place.end - at).min(1 << 20) as usize];
+        device.read_at(piece, at)?;
+        if let Some(byte) = piece.iter().position(|byte| *byte != 0) {
+            let byte = byte - byte % ALIGN as usize;
+            return Ok(Some((at + byte as u64, content::of_head(&piece[byte..]).unwrap_or(Content::Data))));
+        }
+    }
+    Ok(None)
 }
 
 /// Returns the size of the ext4 volume on a device.
