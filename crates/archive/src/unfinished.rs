@@ -167,14 +167,28 @@ fn give_to_owner_of(attr: &fs::Metadata, path: &Path) {
 
 /// Makes the name of a file durable. A folder that this user may not read is left as it is.
 fn sync_folder_of(path: &Path) -> io::Result<()> {
-    #[cfg(unix)]
-    {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        match fs::File::open(folder.unwrap_or(Path::new("."))) {
-            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {}
-            folder => folder?.sync_all()?,
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    match sync_folder(folder.unwrap_or(Path::new("."))) {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        synced => synced,
+    }
+}
+
+/// Makes the names in a folder and the folders below it durable.
+fn sync_folders(path: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            sync_folders(&entry.path())?;
         }
     }
+    sync_folder(path)
+}
+
+/// Makes the names in a folder durable.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    #[cfg(unix)]
+    fs::File::open(path)?.sync_all()?;
     #[cfg(not(unix))]
     let _ = path;
     Ok(())
@@ -262,14 +276,16 @@ impl UnfinishedFolder {
         self.made.as_deref().unwrap_or(&self.target)
     }
 
-    /// Gives the folder its name. Nothing that is there is lost: a rename replaces an empty folder
-    /// only.
+    /// Gives the folder its name, when all names in it are durable. Nothing that is there is lost: a
+    /// rename replaces an empty folder only.
     pub(crate) fn finish(mut self) -> Result<(), Error> {
-        let moded = self.mode.take().map_or(Ok(()), |mode| fs::set_permissions(self.path(), mode));
+        let synced = sync_folders(self.path());
+        let mode = synced.map(|()| self.mode.take());
+        let moded = mode.and_then(|mode| mode.map_or(Ok(()), |mode| fs::set_permissions(self.path(), mode)));
         let renamed = moded.and_then(|()| fs::rename(self.path(), &self.target));
         renamed.map_err(|e| Error::new(Action::Write, host(&self.target), e))?;
         self.made = None;
-        Ok(())
+        sync_folder_of(&self.target).map_err(|e| Error::new(Action::Write, host(&self.target), e))
     }
 }
 

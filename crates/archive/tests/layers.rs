@@ -97,6 +97,35 @@ fn hard_links_lead_across_layers() {
     assert_eq!(volume.metadata("/a").unwrap().nlink(), 2);
 }
 
+/// What a link would replace goes only when there can be a link.
+#[test]
+fn a_link_that_cannot_be_made_takes_nothing_away() {
+    for (name, target) in [("a", "a/sub/deep"), ("a", "none"), ("a", "dir"), ("b", "dir")] {
+        let volume = volume();
+        let link = Tar::new().link(name, target);
+        let said = onto(&volume, &[base().dir("dir"), link], &ImportOptions::new());
+        assert_eq!(said.len(), 1, "{name} {target}: {said:?}");
+        assert_eq!(listing(&volume), tree(&[base().dir("dir")]), "{name} {target}: {said:?}");
+    }
+}
+
+/// GNU tar writes `=` and `%` of a name as codes, other programs write all as it is.
+#[test]
+fn names_of_attributes_are_as_they_were_written() {
+    let volume = volume();
+    let names = [("user.a%41", "user.a%41"), ("user.%25%3D", "user.%="), ("user.100%", "user.100%")];
+    let pax: Vec<_> = names.map(|(name, _)| (format!("SCHILY.xattr.{name}"), "v")).into();
+    let pax: Vec<_> = pax.iter().map(|(key, value)| (&**key, *value)).collect();
+    let file = Tar::new().member(b'0', "f", "", b"", &pax);
+    assert_eq!(onto(&volume, &[file], &ImportOptions::new()), [""; 0]);
+    let node = volume.open_dir("/").unwrap().lookup("f").unwrap();
+    let mut found: Vec<_> = node.xattrs().unwrap().into_iter().map(|(name, _)| name).collect();
+    found.sort();
+    let mut wanted = names.map(|(_, name)| std::ffi::OsString::from(name));
+    wanted.sort();
+    assert_eq!(found, wanted);
+}
+
 #[test]
 fn files_and_directories_take_each_others_place() {
     assert_eq!(

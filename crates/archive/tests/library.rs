@@ -188,7 +188,36 @@ fn a_cancelled_import_ends_at_once_and_leaves_a_volume() {
             import(source, &volume, "/to", &ImportOptions::new(), cancel_at(n, &mut seen)).unwrap_err();
         assert!(error.is_cancelled() && error.place() == &Place::Volume(b"/to".to_vec()), "{error}");
         assert_eq!(seen, n);
+        for entry in volume.read_dir("/to").unwrap_or_default() {
+            let dir = format!("/to/{}", entry.name.display());
+            for entry in volume.read_dir(&dir).unwrap_or_default() {
+                let path = format!("{dir}/{}", entry.name.display());
+                assert_eq!(volume.metadata(&path).unwrap().len(), 5000, "{path} of {n}");
+            }
+        }
         volume.write("/after", b"x").unwrap();
+        volume.close().unwrap();
+    }
+}
+
+/// Whatever ends an import: a file that has its name has its data.
+#[test]
+fn a_file_whose_data_does_not_arrive_loses_its_name() {
+    let from = volume();
+    for (name, size) in [("a", 5000), ("b", 300_000), ("c", 10 << 20)] {
+        from.write(name, &vec![b'x'; size]).unwrap();
+    }
+    let tar = archive_of(&from, Compression::None);
+    let end = |part: &[u8]| part.iter().rposition(|byte| *byte == b'x').unwrap();
+    let whole = end(&tar);
+    for missing in [1, 1000, 5 << 20, (10 << 20) - 1] {
+        let volume = volume();
+        let source = Source::archive("in", Cursor::new(tar[..=whole - missing].to_vec())).unwrap();
+        import(source, &volume, "/", &ImportOptions::new(), go_on).unwrap_err();
+        let mut names: Vec<_> = volume.read_dir("/").unwrap().into_iter().map(|entry| entry.name).collect();
+        names.sort();
+        assert_eq!(names, ["a", "b", "lost+found"], "{missing}");
+        assert_eq!(volume.read("/b").unwrap(), vec![b'x'; 300_000]);
         volume.close().unwrap();
     }
 }

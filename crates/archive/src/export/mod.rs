@@ -153,7 +153,7 @@ fn look_at(
 }
 
 /// Writes an archive to a file, which takes the place of an older one when it is complete. A device
-/// or a pipe takes the archive as it comes.
+/// or a pipe takes the archive as it comes; on a device it is durable at the end.
 #[cfg(target_os = "linux")]
 fn write_file(
     (root, base): (Dir, &[u8]),
@@ -161,12 +161,19 @@ fn write_file(
     options: &ExportOptions,
     events: &mut Tell<'_>,
 ) -> Result<(), Error> {
+    use std::os::unix::fs::FileTypeExt;
     let name = path.as_os_str().as_encoded_bytes().to_vec();
     let failed = |cause: crate::Cause| Error::new(Action::Write, host(path), cause);
     let (compression, device) = look_at(path, &name, options.overwrite).map_err(failed)?;
     if let Some(device) = device {
-        let stream = Box::new(std::fs::File::from(device));
-        return tar::write(root, base, tar::Sink { name, stream, compression }, options, events);
+        let file = std::fs::File::from(device);
+        let sink = tar::Sink { name, stream: Box::new(&file), compression };
+        tar::write(root, base, sink, options, events)?;
+        let synced = match file.metadata() {
+            Ok(meta) if meta.file_type().is_block_device() => file.sync_all(),
+            told => told.map(drop),
+        };
+        return synced.map_err(|e| failed(e.into()));
     }
     let mut file = Unfinished::replacing(path, Action::Write).map_err(failed)?;
     let stream = file.create_stream().map_err(failed)?;

@@ -1,12 +1,16 @@
-//! The file of an import that data is for.
+//! The file of an import that data is for. It loses its name again if its data does not arrive
+//! whole.
 
 use super::gather::Gather;
 use super::pass::Sink;
 use crate::Cause;
 use crate::excerpt::Excerpt;
 use crate::member::{Kind, Member};
+use crate::path::split;
 use crate::pipe::PIECE;
-use lanefs::{File, Placement};
+use lanefs::device::os_name::OsStrExt;
+use lanefs::{Dir, File, Placement};
+use std::ffi::OsStr;
 
 /// The file that data is for.
 pub(super) struct Current {
@@ -17,6 +21,20 @@ pub(super) struct Current {
     pub(super) end: u64,
     /// It has no data, whatever the source has.
     pub(super) empty: bool,
+    /// The directory of its name, until its data is whole. `None` in a build, which is all or
+    /// nothing.
+    pub(super) partial: Option<Dir>,
+}
+
+impl Drop for Current {
+    fn drop(&mut self) {
+        let Some(dir) = self.partial.take() else { return };
+        let name = OsStr::from_bytes(split(&self.member.path).1);
+        // An error is on its way already, that of the data.
+        if dir.lookup(name).is_ok_and(|node| node.ino() == self.file.metadata().ino()) {
+            let _ = dir.remove_file(name);
+        }
+    }
 }
 
 impl Current {

@@ -289,7 +289,9 @@ impl<'a> Fill<'a> {
                 // A build reads nothing again: its data needs no cache.
                 let file = file.with_direct(self.pass.sink().is_some());
                 let gather = Gather::default();
-                self.current = Some(Current { file, member, gather, end: 0, empty });
+                let dir = self.stack.last().map(|level| level.dir.clone());
+                let partial = dir.filter(|_| self.pass.is_import());
+                self.current = Some(Current { file, member, gather, end: 0, empty, partial });
             }
             (_, Kind::HardLink(_)) => {}
             (made, kind) => {
@@ -340,6 +342,9 @@ impl<'a> Fill<'a> {
             let link = || from.hard_link(OsStr::from_bytes(target_name), &dir, name);
             return match link().map_err(lanefs::Error::into_kind) {
                 Err(lanefs::Error::Exists) if member.path == target => Ok(Made::New),
+                Err(lanefs::Error::Exists) if is_below(&target, &member.path) => {
+                    Err(lanefs::Error::Invalid("a link in the place of a directory that its target is in"))
+                }
                 Err(lanefs::Error::Exists) => {
                     self.displace(&dir, name).and_then(|()| link()).map(|()| Made::New)
                 }
@@ -403,21 +408,28 @@ impl<'a> Fill<'a> {
         let Some(mut current) = self.current.take() else { return Ok(()) };
         let written = current.write_gathered();
         let written = written.map_err(|cause| self.failed(Action::Write, &current.member.path, cause));
-        let done = written.and_then(|()| self.complete(&current));
+        let whole = written.and_then(|()| self.give_size(&current));
+        if whole.is_ok() {
+            current.partial = None;
+        }
+        let done = whole.and_then(|()| self.complete(&current));
         self.settle(done)
     }
 
+    /// Gives a file its size, and in a first pass the blocks of its data.
+    fn give_size(&self, Current { file, member, end, .. }: &Current) -> Result<(), Failed> {
+        let Kind::File { size, data } = &member.kind else { return Ok(()) };
+        let grown = match self.pass.is_measure() {
+            true => data.iter().try_for_each(|(at, len)| file.fallocate(FallocMode::Allocate, *at, *len)),
+            false if end < size => file.set_len(*size),
+            false => Ok(()),
+        };
+        grown.map_err(|e| self.failed(Action::Write, &member.path, e))
+    }
+
     fn complete(&mut self, current: &Current) -> Result<(), Failed> {
-        let Current { file, member, end, .. } = current;
+        let Current { file, member, .. } = current;
         let path = &member.path;
-        if let Kind::File { size, data } = &member.kind {
-            let grown = match self.pass.is_measure() {
-                true => data.iter().try_for_each(|(at, len)| file.fallocate(FallocMode::Allocate, *at, *len)),
-                false if end < size => file.set_len(*size),
-                false => Ok(()),
-            };
-            grown.map_err(|e| self.failed(Action::Write, path, e))?;
-        }
         if !self.pass.is_measure() {
             let set = file.set_attr(&attributes(member));
             set.map_err(|e| self.failed(Action::SetAttributes, path, e))?;
@@ -446,6 +458,11 @@ impl<'a> Fill<'a> {
         let room = verity.room(size, meta.block_size()).ok_or(lanefs::Error::FileTooBig)?;
         file.fallocate(FallocMode::KeepSize, room.start, room.end - room.start)
     }
+}
+
+/// Returns whether a path leads through another one.
+fn is_below(path: &[u8], above: &[u8]) -> bool {
+    path.strip_prefix(above).is_some_and(|rest| rest.starts_with(b"/"))
 }
 
 /// Returns whether the volume cannot be written any more.

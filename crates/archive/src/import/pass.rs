@@ -1,14 +1,10 @@
 //! What an import is for: itself, or one of the two passes of a build.
 //!
-//! The first pass of a build finds out how much room the tree takes. It makes every name in a
-//! scratch volume, with blocks for data but without the data, by the code that fills the volume
-//! later: so whiteouts, replaced names, refused names, directories with their indexes, attributes
-//! and maps take what they will take.
-//!
-//! A file that a later member removes would need room in the second pass that nothing has in the
-//! end. The first pass finds those files, and the second makes them without data.
-//!
-//! Memory: four bytes for each file of the source.
+//! The first pass finds out how much room the tree takes. It makes every name in a scratch volume,
+//! with blocks for data but without the data, by the code that fills the volume later. So
+//! whiteouts, replaced and refused names, indexes of directories, attributes and maps take what
+//! they will take. It also finds the files that a later member removes; the second pass makes them
+//! without data.
 
 use super::number_set::NumberSet;
 use crate::Cause;
@@ -45,7 +41,7 @@ impl Count {
 pub(super) struct Measure<'a> {
     volume: &'a Volume,
     count: Count,
-    /// The inode of each file, 0 for a file that could not be made.
+    /// The inode of each file, 0 for a file that could not be made: the memory that a pass takes.
     inodes: Vec<u32>,
     /// Free blocks and inodes at the start.
     free: (u64, u64),
@@ -110,6 +106,10 @@ impl<'a> Pass<'a> {
 
     pub(super) fn write(removed: &'a RemovedFiles, sink: &'a dyn Sink) -> Self {
         Self::Write(Write { count: Count::default(), removed, sink })
+    }
+
+    pub(super) fn is_import(&self) -> bool {
+        matches!(self, Self::Import)
     }
 
     pub(super) fn is_measure(&self) -> bool {

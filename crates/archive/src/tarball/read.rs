@@ -390,7 +390,7 @@ impl Extended {
             }
             _ => {
                 if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
-                    self.xattr(&percent_decoded(name), value.to_vec());
+                    self.xattr(&schily_decoded(name), value.to_vec());
                 } else if let Some(name) = key.strip_prefix(b"LIBARCHIVE.xattr.") {
                     self.xattr(&percent_decoded(name), base64_decoded(value)?);
                 }
@@ -434,11 +434,24 @@ impl Extended {
     }
 }
 
+/// Undoes the encoding of GNU tar, which has two codes. Other programs write names as they are.
+fn schily_decoded(name: &[u8]) -> Vec<u8> {
+    decoded(name, |code| match code {
+        b"25" => Some(b'%'),
+        b"3D" => Some(b'='),
+        _ => None,
+    })
+}
+
 fn percent_decoded(text: &[u8]) -> Vec<u8> {
+    decoded(text, |code| u8::from_str_radix(std::str::from_utf8(code).ok()?, 16).ok())
+}
+
+/// Replaces each '%' and the two bytes behind it by what `byte_of` has for these two.
+fn decoded(text: &[u8], byte_of: impl Fn(&[u8]) -> Option<u8>) -> Vec<u8> {
     let (mut out, mut rest) = (Vec::new(), text);
     while let Some((&first, tail)) = rest.split_first() {
-        let code = tail.get(..2).and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
-        rest = match code.filter(|_| first == b'%') {
+        rest = match tail.get(..2).and_then(&byte_of).filter(|_| first == b'%') {
             Some(byte) => {
                 out.push(byte);
                 tail.get(2..).unwrap_or_default()
