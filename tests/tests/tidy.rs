@@ -528,9 +528,9 @@ const PAST_THE_SCHEDULER: &[(&str, &[&str])] = &[
 /// Statements that may: file, a part of the statement, and why.
 const SEEN_PAST: &[(&str, &str, &str)] = &[
     (
-        "engine/src/store/resize/copy_runs.rs",
+        "engine/src/store/threads.rs",
         "std::thread",
-        "threads that copy between blocks that nothing else uses",
+        "copies between blocks that nothing else uses, and writeback to remote devices; not under the scheduler",
     ),
     ("engine/src/store/resize/copy_runs.rs", "Mutex", "the list of those copies"),
     ("journal/src/commit.rs", "std::thread::panicking", "asks about its own thread"),

@@ -177,6 +177,12 @@ pub trait BlockDevice: Send + Sync + Debug {
         false
     }
 
+    /// Returns whether each request waits for a network, so that callers should have several under
+    /// way.
+    fn is_remote(&self) -> bool {
+        false
+    }
+
     /// Fills `buf` with the bytes from `offset` on.
     ///
     /// # Errors
@@ -362,6 +368,9 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
 
     fn is_private(&self) -> bool {
         (**self).is_private()
+    }
+    fn is_remote(&self) -> bool {
+        (**self).is_remote()
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {

@@ -4,8 +4,8 @@
 ///
 /// A device over another one writes only the methods in which it differs. A method that is not
 /// named has its default, as in every implementation: `measure`, `alignment`, `sector_size`,
-/// `atomic_write`, `owner`, `name`, `cached`, `mapped` and `is_private` say something of the device
-/// below only if they are named.
+/// `atomic_write`, `owner`, `name`, `cached`, `mapped`, `is_private` and `is_remote` say something
+/// of the device below only if they are named.
 ///
 /// # Examples
 /// A device that counts its flushes:
@@ -90,6 +90,11 @@ macro_rules! forward_to {
     (@ $field:tt is_private) => {
         fn is_private(&self) -> bool {
             self.$field.is_private()
+        }
+    };
+    (@ $field:tt is_remote) => {
+        fn is_remote(&self) -> bool {
+            self.$field.is_remote()
         }
     };
     (@ $field:tt read_at) => {

@@ -70,7 +70,7 @@ impl<D: BlockDevice> Window<D> {
 }
 
 impl<D: BlockDevice> BlockDevice for Window<D> {
-    crate::forward_to!(below: read_only alignment sector_size owner name cached is_private flush);
+    crate::forward_to!(below: read_only alignment sector_size owner name cached is_private is_remote flush);
 
     fn size(&self) -> u64 {
         self.size

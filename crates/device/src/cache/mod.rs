@@ -7,17 +7,15 @@
 //!
 //! Invariants:
 //! - A block is given out only if the checksum of its entry is that of its bytes and its number.
-//! - A cache that a writer has is marked in its header, durably, before the first write. Only a
-//!   writer that flushed the base and closed takes the mark off, and only if the size and the first
-//!   bytes of the base are as this process knows them: another host may have taken the volume from
-//!   it. A marked cache is emptied by the next opener.
+//! - A writer marks its cache in the header, durably, before its first write. It takes the mark off
+//!   only if it flushed the base and the base's size and first bytes are as this process knows
+//!   them: another host may have taken the volume. The next opener empties a marked cache.
 //! - A block that was written is never given out as it was before. If its entry cannot be cleared,
 //!   this device uses its cache no more.
 //! - Readers share a cache; a writer has it alone. A reader that may not have it reads the base.
 //!
-//! Hazard: a block that was read before a write of it ended must not be stored behind the write.
-//! Each write counts the versions of its pieces when it has ended, and a piece whose version has
-//! changed since it was asked for is not stored.
+//! Hazard: a piece that was asked for before a write of it ended must not be stored. The write
+//! changes the piece's version when it has ended, and `keep` compares the versions.
 
 mod head;
 mod open;
@@ -185,7 +183,7 @@ fn blocks_of(offset: u64, len: u64) -> Range<u64> {
 
 impl BlockDevice for CachedDevice {
     crate::forward_to!(base: size measure alignment sector_size atomic_write);
-    crate::forward_to!(base: is_private read_shared start_writeback);
+    crate::forward_to!(base: is_private is_remote read_shared start_writeback);
 
     fn read_only(&self) -> bool {
         self.read_only

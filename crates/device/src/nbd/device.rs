@@ -276,6 +276,10 @@ impl BlockDevice for NbdDevice {
         self.block().max(512)
     }
 
+    fn is_remote(&self) -> bool {
+        true
+    }
+
     /// Not known: a server is trusted as little as another user of this host.
     fn owner(&self) -> Option<u32> {
         Some(crate::UNKNOWN_OWNER)

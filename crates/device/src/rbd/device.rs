@@ -188,6 +188,10 @@ mod on_cluster {
             !self.read_only
         }
 
+        fn is_remote(&self) -> bool {
+            true
+        }
+
         /// Returns that it is not known: clients of the cluster are no users of this host.
         fn owner(&self) -> Option<u32> {
             Some(crate::UNKNOWN_OWNER)

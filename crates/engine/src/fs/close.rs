@@ -25,7 +25,7 @@ impl Fs {
 
     /// Writes out all dirty pages and pending times, of every file.
     fn write_files(&self) -> Result<()> {
-        let written = self.write_back_all();
+        let written = self.write_back_together();
         let told = self.write_all_times();
         written.and(told)
     }

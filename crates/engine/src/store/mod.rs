@@ -23,6 +23,7 @@ pub(crate) mod orphan;
 pub(crate) mod resize;
 pub(crate) mod space;
 mod superblock;
+pub(crate) mod threads;
 mod torn;
 pub(crate) mod txn;
 pub(crate) mod xattr;

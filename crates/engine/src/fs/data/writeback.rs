@@ -1,14 +1,15 @@
-//! Writeback: writes the dirty pages of a file to the device.
+//! Writeback: writes the dirty pages of a file to the device, and slows down writers that are ahead
+//! of it.
 //!
 //! A file has one writeback at a time. It holds the file's writeback lock and no lock of its bytes:
-//! writers go on, and copy a page that is being written before they change it. A thread that moves
-//! blocks holds the writeback lock. Writeback allocates blocks for holes, in order of position.
+//! writers go on, and copy a page that is being written before they change it. Writeback allocates
+//! blocks for holes, in order of position. A thread that moves blocks holds the writeback lock.
 //!
 //! Invariant: i_disksize moves past bytes only when they are on the device.
 //! - i_size is read *before* dirty pages are taken. A writer moves i_size after it has copied its
-//!   bytes, so the pages then hold all bytes before it. i_disksize moves that far and no further,
-//!   and no block behind it is taken. If i_size moves inside its last block before that block is
-//!   taken, the block stays dirty.
+//!   bytes, so the pages hold all bytes before that i_size. i_disksize moves that far and no
+//!   further, and no block behind it is taken. If i_size moves inside its last block before that
+//!   block is taken, the block stays dirty.
 //! - Pages are written in order of position, from i_disksize on. A range behind i_disksize is
 //!   extended to begin there.
 
@@ -19,11 +20,14 @@ use crate::error::{Error, Result};
 use crate::fs::Fs;
 use crate::fs::file::cache::{Background, FileCache, Item, Pressure, WriteOutJob, WritebackBatch};
 use crate::fs::inode::CachedInode;
-use lanefs_device::release_free_memory;
+use crate::store::{alloc, threads};
+use lanefs_device::{BlockDevice, release_free_memory};
+use lanefs_sync::Mutex;
 use lanefs_sync::time::Instant;
 use std::collections::BTreeSet;
 use std::mem;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Bytes of a file that are taken at a time.
@@ -35,6 +39,9 @@ const PACE: Duration = Duration::from_millis(50);
 
 /// How long nothing must be used before the volume is idle.
 const REST: Duration = Duration::from_secs(5);
+
+/// Files that are written out at a time where each write waits for the network.
+const REMOTE_WRITERS: usize = 32;
 
 /// All blocks of a file.
 pub(super) const ALL: Range<u32> = 0..u32::MAX;
@@ -193,19 +200,40 @@ impl<'f> Batch<'f> {
 }
 
 impl Fs {
-    /// Writes out all pages of the volume that are dirty now.
+    /// Writes out all pages of the volume that are dirty now: one file after the other, so that the
+    /// same files get the same blocks each time.
     ///
     /// # Errors
-    /// That of the first file that failed. All other files are written out, and a sync through each
-    /// open handle of a failed file reports the failure too.
+    /// That of one file that failed. All other files are written out, and a sync through each open
+    /// handle of a failed file reports the failure too.
     pub(crate) fn write_back_all(&self) -> Result<()> {
+        self.write_back_files(&Mutex::new(self.pages.dirty_files().into_iter()))
+    }
+
+    /// Writes out all pages as [`write_back_all`](Self::write_back_all) does, but to a remote device
+    /// several files at a time: each would wait for the network on its own.
+    ///
+    /// # Errors
+    /// The errors of [`write_back_all`](Self::write_back_all).
+    pub(crate) fn write_back_together(&self) -> Result<()> {
+        let files = self.pages.dirty_files();
+        let writers = if self.device.is_remote() { files.len().min(REMOTE_WRITERS) } else { 1 };
+        let (files, keeps) = (Mutex::new(files.into_iter()), alloc::keeps_reserved());
+        threads::together(writers, "lanefs-write", || {
+            alloc::keeping_reserved(keeps, || self.write_back_files(&files))
+        })
+    }
+
+    /// Writes out the files that no other thread has taken.
+    fn write_back_files(&self, files: &Mutex<impl Iterator<Item = Arc<FileCache>>>) -> Result<()> {
         let mut first = Ok(());
-        for pages in self.pages.dirty_files() {
+        loop {
+            let next = files.lock().next();
+            let Some(pages) = next else { return first };
             if let Some(node) = self.known_inode(pages.ino()) {
                 first = first.and(write_back_noted(&node));
             }
         }
-        first
     }
 
     /// Runs the background tasks: writes out pages that are old or too many, writes pending times,

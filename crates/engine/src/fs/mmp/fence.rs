@@ -1,7 +1,7 @@
 //! A device that is written to only while the volume on it is this host's.
 
 use super::Holder;
-use lanefs_device::{BlockDevice, Cached, DeviceError, Op, ReadOp, RepeatGuard, Result, WriteOp};
+use lanefs_device::{BlockDevice, DeviceError, Op, Result, WriteOp, forward_to};
 use std::io;
 use std::sync::Arc;
 
@@ -28,57 +28,9 @@ impl FencedDevice {
 }
 
 impl BlockDevice for FencedDevice {
-    fn size(&self) -> u64 {
-        self.below.size()
-    }
-
-    fn measure(&self) -> Result<u64> {
-        self.below.measure()
-    }
-
-    fn read_only(&self) -> bool {
-        self.below.read_only()
-    }
-
-    fn alignment(&self) -> usize {
-        self.below.alignment()
-    }
-
-    fn sector_size(&self) -> u64 {
-        self.below.sector_size()
-    }
-
-    fn atomic_write(&self) -> usize {
-        self.below.atomic_write()
-    }
-
-    fn owner(&self) -> Option<u32> {
-        self.below.owner()
-    }
-
-    fn name(&self) -> Option<String> {
-        self.below.name()
-    }
-
-    fn cached(&self) -> Option<Cached> {
-        self.below.cached()
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.below.read_at(buf, offset)
-    }
-
-    fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> Result<()> {
-        self.below.read_batch(ops)
-    }
-
-    fn read_batch_direct(&self, ops: &mut [ReadOp<'_>]) -> Result<()> {
-        self.below.read_batch_direct(ops)
-    }
-
-    fn read_shared(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.below.read_shared(buf, offset)
-    }
+    forward_to!(below: size measure read_only alignment sector_size atomic_write owner name cached);
+    forward_to!(below: is_remote read_at read_batch read_batch_direct read_shared read_if_cached);
+    forward_to!(below: guard_repeats start_writeback);
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         self.check(Op::Write, offset, data.len() as u64)?;
@@ -96,22 +48,10 @@ impl BlockDevice for FencedDevice {
         self.below.write_shared(data, offset)
     }
 
-    fn guard_repeats(&self, guard: RepeatGuard) {
-        self.below.guard_repeats(guard);
-    }
-
     /// Checks behind the flush: what it covers was written while the volume was this host's.
     fn flush(&self) -> Result<()> {
         self.below.flush()?;
         self.check(Op::Flush, 0, 0)
-    }
-
-    fn read_if_cached(&self, buf: &mut [u8], offset: u64) -> bool {
-        self.below.read_if_cached(buf, offset)
-    }
-
-    fn start_writeback(&self, offset: u64, len: u64) {
-        self.below.start_writeback(offset, len);
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {

@@ -3,6 +3,7 @@
 
 use super::Blocks;
 use crate::error::Result;
+use crate::store::threads;
 use lanefs_device::{AlignedBuf, BlockDevice};
 use std::sync::{Mutex, PoisonError};
 
@@ -34,16 +35,7 @@ impl Blocks {
         if bytes < MUCH {
             return self.copy_pieces(&pieces);
         }
-        std::thread::scope(|scope| {
-            let work = || self.copy_pieces(&pieces);
-            // The caller's thread works too, and alone if it gets no other.
-            let thread = || std::thread::Builder::new().name("copy".into()).spawn_scoped(scope, work);
-            let others: Vec<_> = (1..THREADS).map_while(|_| thread().ok()).collect();
-            let copied = work();
-            others.into_iter().fold(copied, |copied, other| {
-                copied.and(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            })
-        })
+        threads::together(THREADS, "lanefs-copy", || self.copy_pieces(&pieces))
     }
 
     fn pieces(&self, run: &RunCopy) -> impl Iterator<Item = Piece> + use<> {

@@ -123,3 +123,62 @@ fn a_sync_ends_beside_a_writer_that_does_not() {
         );
     }
 }
+
+/// A server: counts the writes that are under way at a time.
+#[derive(Debug)]
+struct Remote {
+    below: MemDevice,
+    under_way: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl Remote {
+    fn write(&self, write: impl FnOnce() -> lanefs_device::Result<()>) -> lanefs_device::Result<()> {
+        let now = self.under_way.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        thread::sleep(Duration::from_millis(1));
+        let written = write();
+        self.under_way.fetch_sub(1, Ordering::SeqCst);
+        written
+    }
+}
+
+impl BlockDevice for Remote {
+    forward_to!(below: size read_only read_at flush discard);
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> lanefs_device::Result<()> {
+        self.write(|| self.below.write_at(data, offset))
+    }
+
+    fn write_batch(&self, ops: &[lanefs_device::WriteOp<'_>]) -> lanefs_device::Result<()> {
+        self.write(|| self.below.write_batch(ops))
+    }
+}
+
+/// Also of a volume that is claimed, which is written to through the fence of its claim.
+#[test]
+fn many_files_are_written_to_a_server_at_a_time() {
+    for features in ["", "mmp"] {
+        let below = MemDevice::new(32 << 20);
+        let options =
+            lanefs_mkfs::Options { features: features.parse().unwrap(), ..lanefs_mkfs::Options::default() };
+        lanefs_mkfs::format(&below, &options).unwrap();
+        let (under_way, most) = Default::default();
+        let device = Arc::new(Remote { below, under_way, most });
+        let options = OpenOptions::new().write(true).commit_interval(Duration::ZERO);
+        let volume: Volume = options.open_device(device.clone()).unwrap();
+        let files: Vec<_> = (0..100).map(|i| volume.create_file(format!("/{i}")).unwrap()).collect();
+        files.iter().enumerate().for_each(|(i, file)| file.write_at(&[i as u8; 5000], 0).unwrap());
+        device.most.store(0, Ordering::SeqCst);
+        volume.sync().unwrap();
+        assert!(device.most.load(Ordering::SeqCst) > 4, "{features}: one after the other");
+        drop(files);
+        volume.close().unwrap();
+        let volume: Volume = OpenOptions::new().open_device(device).unwrap();
+        (0..100).for_each(|i| assert_eq!(volume.read(format!("/{i}")).unwrap(), [i as u8; 5000]));
+    }
+}
