@@ -101,7 +101,9 @@ pub(crate) fn open(at: At<'_>, path: &Path, flags: c_int, mode: mode_t) -> Resul
         return Err(Failure::invalid(format!("flags that open does not have: {:#o}", flags & !KNOWN)));
     }
     if has(libc::O_TMPFILE) {
-        if !write || flags & (libc::O_DIRECT | libc::O_SYNC | libc::O_CREAT | LANEFS_O_UNCACHED) != 0 {
+        // With O_EXCL a file could never get a name, which lanefs_flink does not know of.
+        const OTHER: c_int = libc::O_DIRECT | libc::O_SYNC | libc::O_CREAT | libc::O_EXCL | LANEFS_O_UNCACHED;
+        if !write || flags & OTHER != 0 {
             return Err(Failure::invalid("O_TMPFILE is to be written, and goes without other flags"));
         }
         let options = at.open_options().read(read).write(write).append(has(libc::O_APPEND));

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// The parameters that have paths of this host.
-const PATHS: [&str; 2] = ["socket=", "conf="];
+const PATHS: [&str; 3] = ["socket=", "conf=", "tls-certificates="];
 
 /// Calls `set` with the name and the decoded value of each parameter of a query.
 ///
@@ -137,6 +137,8 @@ mod tests {
         }
         let rbd = "rbd:p/i?break-lock=yes&conf=c";
         assert_eq!(absolute_url(rbd).unwrap(), format!("rbd:p/i?conf={}/c", encode(&here)));
+        let tls = absolute_url("nbds://h/x?tls-certificates=d").unwrap();
+        assert_eq!(tls, format!("nbds://h/x?tls-certificates={}/d", encode(&here)));
         assert_eq!(absolute_url("rbd:p/i?break-lock").unwrap(), "rbd:p/i");
     }
 }

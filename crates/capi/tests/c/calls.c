@@ -113,6 +113,7 @@ static void opening(void)
 
     /* A nameless file is opened as the flags say, and gets a name. */
     FAILS(EINVAL, lanefs_open(vol, "/", O_RDONLY | O_TMPFILE, 0600));
+    FAILS(EINVAL, lanefs_open(vol, "/", O_RDWR | O_EXCL | O_TMPFILE, 0600));
     CHECK((g = lanefs_open(vol, "/", O_WRONLY | O_APPEND | O_TMPFILE, 0600)));
     CHECK(lanefs_pwrite(g, "ab", 2, 0) == 2 && lanefs_pwrite(g, "cd", 2, 0) == 2);
     FAILS(EBADF, lanefs_pread(g, buf, 1, 0));
