@@ -140,6 +140,30 @@ fn a_remount_keeps_what_it_does_not_name() {
     m.umount();
 }
 
+/// Its server shares the lock of the volume, and takes writes all the same.
+#[test]
+fn an_overlay_is_remounted() {
+    let m = Mount::new("overlay,nosuid,nodev");
+    for (words, expected) in [
+        ("remount,noexec", "rw,nosuid,nodev,noexec,relatime"),
+        ("remount,ro", "ro,nosuid,nodev,noexec,relatime"),
+        ("remount,rw,exec", "rw,nosuid,nodev,relatime"),
+    ] {
+        m.image.ok(["mount", "v.img", "m", "-o", words]);
+        assert_eq!(flags(&m), expected, "{words}");
+    }
+    fs::write(m.path("f"), "new").unwrap();
+    m.unmount("m");
+    m.image.ok(["mount", "v.img", "m", "-o", "ro"]);
+    let why = "lanefs: cannot mount 'v.img' at 'm': m: ";
+    let out = m.image.lanefs(["mount", "v.img", "m", "-o", "remount,rw"]).output().unwrap();
+    assert!(
+        String::from_utf8_lossy(&out.stderr).starts_with(why) && out.status.code() == Some(32),
+        "{out:?}"
+    );
+    m.umount();
+}
+
 /// As the kernel's mount(8) does for its own.
 #[test]
 fn what_users_may_mount_is_nosuid_and_nodev() {
@@ -305,6 +329,40 @@ fn a_volume_is_free_when_its_killed_server_has_gone() {
         m.unmount("m");
     }
     m.image.fsck();
+}
+
+/// The device fails when the volume is closed: here a disk of the host that is full.
+#[test]
+fn an_unmount_whose_volume_cannot_be_closed_fails() {
+    let m = Mount::in_memory();
+    let fill = |name: &str| {
+        let mut file = File::create(m.image.beside(name)).unwrap();
+        while file.write_all(&[7; 1 << 16]).is_ok() {}
+        file
+    };
+    let file = fill("filler");
+    file.set_len(file.metadata().unwrap().len() - (4 << 20)).unwrap();
+    m.image.ok(["mount", "v.img", "m"]);
+    fs::write(m.path("f"), vec![7; 16 << 20]).unwrap();
+    // Of these four mebibytes nothing is left, whatever was written back already.
+    drop((file, fill("more")));
+    let full = "No space left on device";
+    let out = m.image.lanefs(["umount", "m"]).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(
+        said.contains("'m' is unmounted, and its volume was not closed: ") && said.contains(full),
+        "{said}"
+    );
+    assert_eq!(out.status.code(), Some(32));
+    for name in ["filler", "more"] {
+        fs::remove_file(m.image.beside(name)).unwrap();
+    }
+    m.image.ok(["recover", "v.img"]);
+    m.image.fsck();
+    // Again, without a failure.
+    m.image.ok(["mount", "v.img", "m"]);
+    fs::write(m.path("f"), "small").unwrap();
+    m.umount();
 }
 
 /// It has nothing to write out, which could take longer than the command waits.

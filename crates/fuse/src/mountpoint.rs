@@ -11,7 +11,7 @@ use crate::error::MountError;
 use crate::fusermount;
 use crate::options::MountOptions;
 use crate::table::{self, MountDevice, MountEntry};
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, open, syncfs};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, fstat, open, syncfs};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags, fsconfig_create,
@@ -327,12 +327,17 @@ impl MountPoint {
     }
 
     /// Sets the flags that an option has named. The other flags, and the volume itself, stay as
-    /// they are.
+    /// they are. `only_reads` says of a file system whether its server opened the volume read-only,
+    /// if it is known; a server that shares the lock of the volume is taken for one.
     ///
     /// # Errors
     /// [`MountError::FromTheBeginning`] for what the server would have to know,
     /// [`MountError::OpenedReadOnly`], and the system's.
-    pub fn remount(&self, options: &MountOptions) -> Result<(), MountError> {
+    pub fn remount(
+        &self,
+        options: &MountOptions,
+        only_reads: impl FnOnce(MountDevice) -> Option<bool>,
+    ) -> Result<(), MountError> {
         let (flags, named) = (options.flags, options.named);
         let gone = || MountError::NotMounted(self.dir.clone());
         let root = self.entry.root().ok_or_else(gone)?;
@@ -340,18 +345,29 @@ impl MountPoint {
             return Err(MountError::FromTheBeginning { dir: self.dir.clone(), word });
         }
         let flags = (self.entry.flags - named) | (flags & named);
-        if !flags.contains(MountFlags::RDONLY) && self.is_opened_read_only() {
+        let becomes_writable = (self.entry.flags - flags).contains(MountFlags::RDONLY);
+        if becomes_writable && only_reads(self.entry.device).unwrap_or_else(|| self.shares_lock()) {
             return Err(MountError::OpenedReadOnly(self.dir.clone()));
         }
         let failed = |errno| MountError::System { call: "remount", dir: self.dir.clone(), errno };
         rustix::mount::mount_remount(table::name_of(&root), flags, c"").map_err(failed)
     }
 
-    /// Returns whether its server shares the lock of the volume: then it only reads.
-    fn is_opened_read_only(&self) -> bool {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let source = open(self.source(), flags, Mode::empty());
-        source.is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_ok())
+    /// Returns whether its server shares the lock of the volume.
+    fn shares_lock(&self) -> bool {
+        let shares = || {
+            // A user's mount may name anything as its source, and opening a device may start
+            // something.
+            let source = open(self.source(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+            let kind = FileType::from_raw_mode(fstat(&source)?.st_mode);
+            if !matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
+                return Err(Errno::INVAL);
+            }
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+            let file = open(table::name_of(&source), flags, Mode::empty())?;
+            flock(&file, FlockOperation::NonBlockingLockShared)
+        };
+        shares().is_ok()
     }
 }
 

@@ -11,10 +11,10 @@ use crate::location::{VolumeName, whole_volume};
 use crate::quote::quoted;
 use crate::volumes::{open_device, source};
 use crate::watch::place::{self, Folder};
-use crate::watch::{Signals, SocketPlace, Subject, WatchServer};
+use crate::watch::{EndWaiters, Signals, SocketPlace, Subject, WatchServer, ask};
 use lanefs::Volume;
 use lanefs_device::{BlockDevice, Medium, Overlay, VolumeUrl};
-use lanefs_fuse::{Broker, MountOptions, MountPoint, SandboxMode, Session, SessionError};
+use lanefs_fuse::{Broker, MountDevice, MountOptions, MountPoint, SandboxMode, Session, SessionError};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::{OsStr, OsString};
@@ -84,7 +84,7 @@ impl Args {
         if options.remount {
             self.check_remount(&options)?;
             let mount = MountPoint::find(&self.dir, |device| place::server_of(device).is_some());
-            let done = mount.and_then(|mount| mount.remount(&options));
+            let done = mount.and_then(|mount| mount.remount(&options, only_reads));
             return done.map_err(|e| not_mounted(&self.volume, &self.dir, e.to_string()));
         }
         if let Some(server) = self.broker {
@@ -161,7 +161,9 @@ impl Args {
         if self.daemon {
             detach(&null).map_err(system)?;
         }
-        let server = WatchServer::start(signals, socket, metrics, subject, end).map_err(system)?;
+        let waiters = EndWaiters::default();
+        let server = WatchServer::start(signals, socket, metrics, subject, waiters.clone(), end);
+        let server = server.map_err(system)?;
         // Before the first request of a program is answered.
         if let Some(broker) = &broker {
             broker.keep_mount();
@@ -172,7 +174,9 @@ impl Args {
                 broker.remove_socket();
             }
         };
-        session.serve(ending).map_err(|e| ended(&name, &e))
+        let served = session.serve(ending);
+        waiters.tell(&served);
+        served.map_err(|e| ended(&name, &e))
     }
 
     /// Opens the device, confines this process, and opens the volume on the device. Returns the
@@ -336,6 +340,13 @@ pub(super) fn started(command: &mut Command) -> Res<Child> {
         Some(code) => Err(Failure::Silent(code)),
         None => Err(Failure::new(format!("the server died: {status}")).code(NOT_MOUNTED)),
     }
+}
+
+/// Returns whether the server of a mount opened the volume read-only, if it tells this user.
+fn only_reads(device: MountDevice) -> Option<bool> {
+    let (socket, _) = place::served_at(device)?;
+    let stats: serde_json::Value = serde_json::from_str(&ask(&socket, "/stats").ok()?).ok()?;
+    stats.get("read_only")?.as_bool()
 }
 
 /// Asks the kernel for SIGTERM when the process `parent`, which has started this one, ends.

@@ -3,7 +3,7 @@
 use super::mount::{fs_type, no_namespace};
 use crate::failure::{Failure, Res};
 use crate::quote::quoted;
-use crate::watch::place;
+use crate::watch::{AwaitedEnd, place};
 use lanefs::device::lock_holders;
 use lanefs_fuse::{MountError, MountOptions, MountPoint, User};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -42,7 +42,7 @@ impl Args {
         let mount = MountPoint::find(&self.dir, |device| place::server_of(device).is_some());
         let mount = mount.map_err(|e| failed(e.to_string()))?;
         // Before the unmount: the server is one of this mount as long as the mount is there.
-        let server = ServerEnd::of(&mount);
+        let server = ServerEnd::of(&mount, !self.lazy);
         let mut done = mount.unmount(self.lazy);
         let aborts = self.force && is_busy(&done);
         if aborts {
@@ -60,14 +60,20 @@ impl Args {
             e => failed(e.to_string()),
         })?;
         // Where it is mounted elsewhere too, the server goes on.
-        if self.lazy || mount.is_left() || server.ends_within(FIRST) {
+        if self.lazy || mount.is_left() {
             return Ok(());
         }
-        eprintln!("lanefs: {name} is unmounted, {}", server.state(&mount, aborts));
-        if server.ends_within(PATIENCE - FIRST) {
+        let ended = |why| Failure::new(format!("{name} is unmounted, {why}")).code(32);
+        if !server.ends_within(FIRST) {
+            eprintln!("lanefs: {name} is unmounted, {}", server.state(&mount, aborts));
+            if !server.ends_within(PATIENCE - FIRST) {
+                return Err(ended(server.state(&mount, aborts)));
+            }
+        }
+        if aborts {
             return Ok(());
         }
-        Err(Failure::new(format!("{name} is unmounted, {}", server.state(&mount, aborts))).code(32))
+        server.told().map_err(|why| ended(format!("and its volume was not closed: {why}")))
     }
 }
 
@@ -79,7 +85,7 @@ fn make_read_only(mount: &MountPoint) -> Result<(), MountError> {
     let mut options = MountOptions::default();
     // These two words are options.
     let _ = options.parse("remount,ro");
-    mount.remount(&options)
+    mount.remount(&options, |_| None)
 }
 
 /// The time that a volume may take to be closed, in all, and until the command says why it waits.
@@ -88,8 +94,8 @@ const FIRST: Duration = Duration::from_secs(2);
 
 /// The server of a mount: a process, which cannot be taken for another.
 enum ServerEnd {
-    /// It has a socket.
-    Process(Pid, OwnedFd),
+    /// It has a socket, and tells there how it ends, if it was asked and does not hang.
+    Process(Pid, OwnedFd, Option<AwaitedEnd>),
     /// The mount has no socket that this user may open. Holds the processes that had the volume
     /// locked while it was mounted.
     Holders(File, Vec<u32>),
@@ -98,13 +104,16 @@ enum ServerEnd {
 }
 
 impl ServerEnd {
-    fn of(mount: &MountPoint) -> Self {
-        if let Some(pid) = place::server_of(mount.device())
+    /// Finds the server. If `asks`, asks it to report its end.
+    fn of(mount: &MountPoint, asks: bool) -> Self {
+        if let Some((socket, pid)) = place::served_at(mount.device())
             && let Ok(process) = pidfd_open(pid, PidfdFlags::empty())
         {
-            return Self::Process(pid, process);
+            let end = asks.then(|| AwaitedEnd::new(&socket).ok()).flatten();
+            return Self::Process(pid, process, end);
         }
-        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        // A user's mount may name anything as its source, and opening a device may start something.
+        let flags = OFlags::PATH.bits().cast_signed();
         match File::options().read(true).custom_flags(flags).open(mount.source()) {
             Ok(file) => {
                 // A process with a socket serves another mount of the volume, and this one is dead.
@@ -124,7 +133,7 @@ impl ServerEnd {
     fn ends_within(&self, patience: Duration) -> bool {
         const STEP: Duration = Duration::from_millis(5);
         match self {
-            Self::Process(_, process) => {
+            Self::Process(_, process, _) => {
                 let end = Instant::now() + patience;
                 loop {
                     let left = end.saturating_duration_since(Instant::now());
@@ -152,11 +161,19 @@ impl ServerEnd {
         }
     }
 
+    /// Returns what the server, which has ended, told of its volume.
+    fn told(self) -> Result<(), String> {
+        match self {
+            Self::Process(_, _, Some(end)) => end.told(),
+            _ => Ok(()),
+        }
+    }
+
     /// Returns why the server has not ended, and what ends it. A program that uses an `aborted`
     /// mount does not keep the server any longer.
     fn state(&self, mount: &MountPoint, aborted: bool) -> String {
         let who = match self {
-            Self::Process(pid, _) => format!("process {}", pid.as_raw_nonzero()),
+            Self::Process(pid, ..) => format!("process {}", pid.as_raw_nonzero()),
             Self::Holders(_, pids) => format!("process {}", pids.first().copied().unwrap_or_default()),
             Self::Unknown => String::new(),
         };

@@ -1,7 +1,7 @@
 //! The answers to clients: a mount tells its owner everything, and programs of this machine its
 //! metrics.
 
-use super::client::{PathAnswer, Reply};
+use super::client::{Later, PathAnswer, Reply};
 use super::prometheus;
 use lanefs_fuse::{Monitor, MountStats};
 use serde::Serialize;
@@ -36,12 +36,13 @@ struct Head<'a> {
 }
 
 impl Subject {
-    /// Returns the answer to the owner: `/stats`, `/metrics`, and `/hold`, which holds the device
-    /// still.
+    /// Returns the answer to the owner: `/stats`, `/metrics`, `/hold`, which holds the device still,
+    /// and `/end`, which waits for the end of the mount.
     pub(super) fn for_owner(&self, path: &str) -> PathAnswer {
         match path {
             "/stats" => self.with(|stats| self.json(&stats)).into(),
-            "/hold" => PathAnswer::HandOver,
+            "/hold" => PathAnswer::HandOver(Later::Hold),
+            "/end" => PathAnswer::HandOver(Later::End),
             _ => self.for_all(path).into(),
         }
     }

@@ -68,14 +68,7 @@ impl HeldMount {
     pub(crate) fn new(socket: &Path) -> Result<Self, Refusal> {
         // Beside others, each of which may take that long.
         let end = Instant::now() + 2 * LIMIT;
-        let mut stream = send(socket, "/hold")?;
-        let mut text = Vec::new();
-        while !text.ends_with(b"\r\n\r\nheld\n") {
-            if !read_more(&mut stream, &mut text, end)? {
-                answered(&text)?;
-                return Err(Refusal::Gone);
-            }
-        }
+        let (stream, _) = begun(socket, "/hold", "held", end)?;
         Ok(Self { stream })
     }
 
@@ -89,6 +82,54 @@ impl HeldMount {
             Ok(())
         };
         finish().is_ok() && text == b"kept\n"
+    }
+}
+
+/// The end of a mount, which its server will tell this process.
+#[derive(Debug)]
+pub(crate) struct AwaitedEnd {
+    stream: UnixStream,
+    /// What the server has told so far.
+    text: Vec<u8>,
+}
+
+impl AwaitedEnd {
+    /// Asks the mount behind `socket` to tell how it has ended.
+    ///
+    /// # Errors
+    /// Why it will not.
+    pub(crate) fn new(socket: &Path) -> Result<Self, Refusal> {
+        // A server that hangs closes nothing, and the unmount does not wait for it.
+        let (stream, text) = begun(socket, "/end", "waits", Instant::now() + PATIENCE / 2)?;
+        Ok(Self { stream, text })
+    }
+
+    /// Returns what the server, which has ended, has told: its volume is closed, or why it is not.
+    pub(crate) fn told(mut self) -> Result<(), String> {
+        let end = Instant::now() + PATIENCE;
+        while let Ok(true) = read_more(&mut self.stream, &mut self.text, end) {}
+        match String::from_utf8_lossy(&self.text).trim() {
+            "closed" => Ok(()),
+            "" => Err("its server died".into()),
+            why => Err(why.into()),
+        }
+    }
+}
+
+/// Asks the mount behind `socket` for `path`, and waits until the first line of the answer is
+/// `word`. Returns what came behind it, too.
+fn begun(socket: &Path, path: &str, word: &str, end: Instant) -> Result<(UnixStream, Vec<u8>), Refusal> {
+    let mut stream = send(socket, path)?;
+    let (mut text, head) = (Vec::new(), format!("\r\n\r\n{word}\n").into_bytes());
+    loop {
+        if let Some(at) = text.windows(head.len()).position(|part| part == head) {
+            let rest = text.split_off(at + head.len());
+            return Ok((stream, rest));
+        }
+        if !read_more(&mut stream, &mut text, end)? {
+            answered(&text)?;
+            return Err(Refusal::Gone);
+        }
     }
 }
 

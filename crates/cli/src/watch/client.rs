@@ -45,7 +45,16 @@ impl Reply {
 pub(crate) enum PathAnswer {
     Reply(Reply),
     /// None from this thread: another thread takes over the stream.
-    HandOver,
+    HandOver(Later),
+}
+
+/// The thread that takes over a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Later {
+    /// One that holds the device.
+    Hold,
+    /// The one that closes the volume.
+    End,
 }
 
 impl From<Reply> for PathAnswer {
@@ -72,7 +81,7 @@ pub(crate) enum Wants {
     /// It has its answer, or has gone.
     Nothing,
     /// Another thread, which answers it.
-    HandOver,
+    HandOver(Later),
 }
 
 impl<S: Read + Write> Client<S> {
@@ -96,7 +105,7 @@ impl<S: Read + Write> Client<S> {
             }
             match reply(&self.asked, find) {
                 (PathAnswer::Reply(reply), head_only) => self.answer = Some(reply.bytes(head_only)),
-                (PathAnswer::HandOver, _) => return Wants::HandOver,
+                (PathAnswer::HandOver(later), _) => return Wants::HandOver(later),
             }
         }
         self.write().unwrap_or(Wants::Nothing)

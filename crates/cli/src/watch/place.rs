@@ -80,7 +80,13 @@ fn told_of(folder: &Path, e: &io::Error) -> io::Error {
 /// Returns the process of this user that serves `device`. Asks nothing of that process: it may
 /// hang.
 pub(crate) fn server_of(device: MountDevice) -> Option<Pid> {
-    sockets().iter().filter(|path| number_of(path) == Some(device.minor)).find_map(|path| peer(path))
+    served_at(device).map(|(_, pid)| pid)
+}
+
+/// Returns the socket of the process of this user that serves `device`, and the process.
+pub(crate) fn served_at(device: MountDevice) -> Option<(PathBuf, Pid)> {
+    let mut sockets = sockets().into_iter().filter(|path| number_of(path) == Some(device.minor));
+    sockets.find_map(|path| peer(&path).map(|pid| (path, pid)))
 }
 
 /// Returns the sockets on which a process listens, and removes the others.

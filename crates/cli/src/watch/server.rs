@@ -6,7 +6,8 @@
 //! ([`hold`]).
 
 use super::answer::Subject;
-use super::client::{Client, Wants};
+use super::client::{Client, Later, Wants};
+use super::end::EndWaiters;
 use super::hold;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -71,12 +72,13 @@ pub(crate) struct WatchServer {
 }
 
 impl WatchServer {
-    /// Starts the thread. `on_signal` runs there.
+    /// Starts the thread. `on_signal` runs there. `waiters` gets the clients that wait for the end.
     pub(crate) fn start(
         signals: Signals,
         owner: Option<UnixListener>,
         metrics: Option<TcpListener>,
         subject: Subject,
+        waiters: EndWaiters,
         on_signal: impl FnMut() + Send + 'static,
     ) -> io::Result<Self> {
         let bell = signals.into.try_clone()?;
@@ -88,6 +90,7 @@ impl WatchServer {
             subject,
             ended: Arc::clone(&ended),
             holds: Arc::default(),
+            waiters,
         };
         let thread = thread::Builder::new().name("lanefs-watch".into()).stack_size(STACK);
         let thread = Some(thread.spawn(move || work.run(on_signal))?);
@@ -114,6 +117,7 @@ struct WatchThread {
     ended: Arc<AtomicBool>,
     /// Each thread that holds the device for a client has a reference.
     holds: Arc<()>,
+    waiters: EndWaiters,
 }
 
 impl WatchThread {
@@ -152,8 +156,12 @@ impl WatchThread {
     fn serve_owner(&self, mut client: Client<UnixStream>) -> Option<Client<UnixStream>> {
         match client.step(|path| self.subject.for_owner(path)) {
             Wants::Nothing => None,
-            Wants::HandOver => {
+            Wants::HandOver(Later::Hold) => {
                 hold::start(client.stream, &self.subject.monitor, &self.holds);
+                None
+            }
+            Wants::HandOver(Later::End) => {
+                self.waiters.add(client.stream);
                 None
             }
             Wants::Read | Wants::Write => Some(client),
