@@ -1,6 +1,8 @@
 //! A mount whose volume is full: write(2) itself says so.
 
 use crate::support::mount::Mount;
+use crate::support::{succeed, tool};
+use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -49,6 +51,11 @@ fn a_descriptor_that_goes_on_writing_is_told() {
     });
     assert!(refused, "nothing is under way, and it goes on");
     assert_eq!(write_on(&mut file, 10), 0, "the last ones were refused");
+    // Whatever else asks for its attributes, or sets some.
+    for command in ["stat fill", "ls -l .", "chmod 600 fill", "touch -a fill", "ln fill another"] {
+        succeed(tool("sh").args(["-c", command]).current_dir(&m.at));
+        assert_eq!(write_on(&mut file, 1), 0, "{command}");
+    }
     assert!(lost || is_full(file.sync_all()), "something was lost");
     // Allocated blocks can be overwritten, through a descriptor opened before, with the cache.
     kept.write_all_at(&[8; 100_000], 4096).unwrap();
@@ -62,6 +69,45 @@ fn a_descriptor_that_goes_on_writing_is_told() {
     let found = fs::read(m.path("kept")).unwrap();
     assert!(found[..4096] == [7; 4096] && found[4096..104_096] == [8; 100_000]);
     m.umount();
+}
+
+/// Of a write past the kernel's cache a full volume takes a part, and says how much: the kernel and
+/// lanefs agree on the size, and the next append goes on there.
+#[test]
+fn the_part_of_a_write_that_fits_is_told() {
+    for flag in ["", "+a"] {
+        let m = Mount::new("defaults");
+        fs::write(m.path("log"), vec![b'a'; 4090]).unwrap();
+        if !flag.is_empty() {
+            succeed(tool("chattr").arg(flag).arg(m.path("log")));
+        }
+        let fill = File::create(m.path("fill")).unwrap();
+        let mut at = 0;
+        for step in [MIB, 4096] {
+            while rustix::fs::fallocate(&fill, FallocateFlags::empty(), at, step).is_ok() {
+                at += step;
+            }
+        }
+        let mut wanted = vec![b'a'; 4090];
+        let mut append = |text: &[u8]| {
+            let mut log = OpenOptions::new().append(true).open(m.path("log")).unwrap();
+            match log.write(text) {
+                Ok(n) => wanted.extend_from_slice(&text[..n]),
+                Err(e) => assert_eq!(e.raw_os_error(), Some(Errno::NOSPC.raw_os_error())),
+            }
+            assert_eq!(log.metadata().unwrap().len(), wanted.len() as u64);
+            wanted.len()
+        };
+        assert_eq!(append(&[b'b'; 100]), 4096, "{flag}");
+        assert_eq!(append(&[b'c'; 100]), 4096, "{flag}");
+        fill.set_len(0).unwrap();
+        fill.sync_all().unwrap();
+        drop(fill);
+        assert_eq!(append(&[b'd'; 100]), 4196, "{flag}");
+        assert!(fs::read(m.path("log")).unwrap() == wanted, "{flag}");
+        m.umount();
+        assert_eq!(m.image.ok(["cat", "v.img:/log"]).into_bytes(), wanted, "{flag}");
+    }
 }
 
 #[test]

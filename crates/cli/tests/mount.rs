@@ -314,6 +314,34 @@ fn a_signal_ends_it_cleanly() {
     }
 }
 
+/// The kernel does not stamp a write past its cache, and stores its own, older time later.
+#[test]
+fn a_write_past_the_cache_keeps_its_time() {
+    let m = Mount::new("defaults");
+    let script = "
+        for f in direct log touched; do echo old >$f; touch -d 2001-01-01 $f; done; sync
+        dd if=/dev/zero of=direct conv=notrunc oflag=direct bs=4096 count=1 status=none
+        chattr +a log; echo new >>log; chattr -a log
+        dd if=/dev/zero of=touched conv=notrunc oflag=direct bs=4096 count=1 status=none
+        touch -m -d 2002-02-02 touched
+        mv direct d; mv log l; mv touched t; sync";
+    support::succeed(Command::new("sh").args(["-euc", script]).current_dir(&m.at));
+    m.umount();
+    m.image.ok(["mount", "v.img", "m"]);
+    let year = |name: &str| {
+        let out = support::succeed(Command::new("date").args(["+%Y", "-r"]).arg(m.path(name)));
+        String::from_utf8(out.stdout).unwrap().trim().parse::<u32>().unwrap()
+    };
+    assert!(
+        year("d") > 2020 && year("l") > 2020 && year("t") == 2002,
+        "{} {} {}",
+        year("d"),
+        year("l"),
+        year("t")
+    );
+    m.umount();
+}
+
 #[test]
 fn killed_it_loses_nothing_that_was_synced() {
     let m = Mount::blank();

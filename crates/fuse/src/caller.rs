@@ -45,7 +45,9 @@ impl Capability {
 /// The kernel tells user, group and thread of a request. Other groups and capabilities are read
 /// from `/proc/THREAD/status`, and only where a decision needs them. The thread waits for the
 /// answer, so it is still there and its number means no other; an asynchronous request may outlive
-/// it, and then nothing is allowed that needs a capability.
+/// it, and then nothing is allowed that needs a capability. A request of root from a thread of
+/// another user is one of the kernel with rights that it lends (overlayfs): root has those
+/// capabilities only that the kernel has checked by itself.
 ///
 /// A confined server may not look into the user namespace of a thread. It asks its broker, which
 /// decides by the same code.
@@ -90,7 +92,7 @@ impl<'h> Caller<'h> {
         if let Some(broker) = self.broker {
             return broker.has(self.fields(capability as u32));
         }
-        if !self.is_known() {
+        if !self.is_known() || self.is_lent() {
             return self.uid == 0 && capability.is_asked_twice();
         }
         let namespace = |of: &str| stat(format!("/proc/{of}/ns/user")).map(|s| (s.st_dev, s.st_ino)).ok();
@@ -103,6 +105,13 @@ impl<'h> Caller<'h> {
     fn is_known(&self) -> bool {
         self.thread != 0
             && std::fs::read_to_string("/proc/self/status").is_ok_and(|own| is_of_own_namespace(&own))
+    }
+
+    /// Returns whether the kernel sends a request of root from a thread of another user, as
+    /// overlayfs does with the rights of the user who mounted it.
+    fn is_lent(&self) -> bool {
+        let status = || std::fs::read_to_string(format!("/proc/{}/status", self.thread)).ok();
+        self.uid == 0 && status().and_then(|text| Status::user(&text)).is_some_and(|user| user != 0)
     }
 
     /// Returns whether it may change the size of the volume: with CAP_SYS_RESOURCE, as of the
@@ -160,11 +169,15 @@ impl Status {
 
     fn parse(text: &str, uid: u32) -> Option<Self> {
         let field = |name| text.lines().find_map(|line: &str| line.strip_prefix(name));
-        // Real, effective, saved, and that of file systems.
-        let user: u32 = field("Uid:")?.split_whitespace().nth(3)?.parse().ok()?;
         let groups = field("Groups:")?.split_whitespace().filter_map(|gid| gid.parse().ok()).collect();
         let capabilities = u64::from_str_radix(field("CapEff:")?.trim(), 16).ok()?;
-        (user == uid).then_some(Self { groups, capabilities })
+        (Self::user(text)? == uid).then_some(Self { groups, capabilities })
+    }
+
+    /// Returns the user of a thread: the last of the real, the effective, the saved one, and that
+    /// of file systems.
+    fn user(text: &str) -> Option<u32> {
+        text.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().nth(3)?.parse().ok()
     }
 }
 

@@ -6,7 +6,7 @@
 
 use crate::fault::{Answer, Fault};
 use crate::wire::ROOT_ID;
-use lanefs::Node;
+use lanefs::{Node, Timestamp};
 use lanefs_sync::IntMap;
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -37,6 +37,8 @@ struct Shard {
     /// Ids of inodes that had no name when their turn in `held` came. They are held until they are
     /// forgotten, or have got a name.
     nameless: VecDeque<u64>,
+    /// The mtime that the kernel knows of inodes that were written past its cache since.
+    outdated: IntMap<u64, Timestamp>,
 }
 
 #[derive(Debug)]
@@ -131,12 +133,32 @@ impl Nodes {
         drop(spare);
     }
 
+    /// Notes that an inode is written past the kernel's cache, which has its time as `mtime`,
+    /// unless that is noted: the kernel does not stamp such a write, and takes no time of a file
+    /// from its server.
+    pub(crate) fn outdate(&self, id: u64, mtime: Timestamp) {
+        self.shard(id).lock().outdated.entry(id).or_insert(mtime);
+    }
+
+    /// Returns the time that the kernel knows of such an inode.
+    pub(crate) fn outdated(&self, id: u64) -> Option<Timestamp> {
+        self.shard(id).lock().outdated.get(&id).copied()
+    }
+
+    /// Notes that the kernel has another time of an inode.
+    pub(crate) fn update(&self, id: u64) {
+        self.shard(id).lock().outdated.remove(&id);
+    }
+
     /// Takes back `lookups` lookups of the kernel. An inode without any is forgotten.
     pub(crate) fn forget(&self, id: u64, lookups: u64) {
         let mut shard = self.shard(id).lock();
         let Some(known) = shard.known.get_mut(&id) else { return };
         known.lookups = known.lookups.saturating_sub(lookups);
         let gone = if known.lookups == 0 { shard.known.remove(&id) } else { None };
+        if gone.is_some() {
+            shard.outdated.remove(&id);
+        }
         // A map that was once large gives its memory back by halves, so that this costs each
         // removal little.
         if shard.known.capacity() > 64 && shard.known.len() < shard.known.capacity() / 8 {

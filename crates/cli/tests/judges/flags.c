@@ -77,7 +77,7 @@ static int map_write(int fd) {
     return result;
 }
 
-/* Each flag alone, on a file and a folder, without those that lanefs refuses: j, e, F and the
+/* Each flag alone changed, on a file and a folder, without those that lanefs refuses: j, e, F and the
  * unused bit 0x400000. */
 static void bits(const char *path) {
     int had = flags_of(path);
@@ -286,6 +286,13 @@ int main(int argc, char **argv) {
     need(!mkdir("folder", 0755) && !close(open("file", O_CREAT | O_RDWR, 0644)), "make");
     bits("file");
     bits("folder");
+    puts("of what is immutable");
+    chattr("file", FS_IMMUTABLE_FL, 0);
+    chattr("folder", FS_IMMUTABLE_FL, 0);
+    bits("file");
+    bits("folder");
+    chattr("file", 0, FS_IMMUTABLE_FL);
+    chattr("folder", 0, FS_IMMUTABLE_FL);
     as_stranger("file");
     append_only();
     immutable();

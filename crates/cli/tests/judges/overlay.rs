@@ -23,6 +23,9 @@ const WORK: &str = r#"
     echo more >> other/two
     chmod 700 other; chown 1000:1000 other/two; setfattr -n user.a -v b other/two
     ln other/two linked; ln -s linked symbolic
+    echo mine > mine; chown 1000:1000 mine
+    setpriv --reuid=1000 --regid=1000 --clear-groups chattr +d mine
+    lsattr mine >> ../flags
     find . -type f | sort | while read f; do echo "$f: $(cat "$f")"; done > ../seen
     cd ..
     umount merged

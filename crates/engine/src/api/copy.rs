@@ -71,7 +71,6 @@ impl File {
         let mut buf = vec![0; there.min(len).min(PIECE) as usize];
         let n = self.read_at(&mut buf, offset)?;
         buf.truncate(n);
-        to.write_at(&buf, to_offset)?;
-        Ok(n as u64)
+        Ok(to.write_part_at(&buf, to_offset)? as u64)
     }
 }

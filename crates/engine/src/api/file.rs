@@ -237,16 +237,48 @@ impl File {
         self.write_from(bytes, offset).map(drop)
     }
 
+    /// Writes as [`write_at`](Self::write_at) does, but an error behind the first byte ends the
+    /// write early, as in pwrite(2). Returns how many bytes were written.
+    ///
+    /// # Errors
+    /// Those of [`write_at`](Self::write_at): nothing was written. Of a file opened with `sync` or
+    /// `dsync`, those of a sync: all may have been written.
+    ///
+    /// ```
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
+    /// let file = volume.create_file("/file")?;
+    /// let most = vec![7; 32 << 20];
+    /// let n = file.write_part_at(&most, 0)?;
+    /// assert!(n < most.len());
+    /// assert_eq!(file.metadata().len(), n as u64);
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
+    pub fn write_part_at(&self, bytes: &[u8], offset: u64) -> Result<usize> {
+        self.check_write()?;
+        let mut done = 0;
+        match self.write_counted(bytes, offset, &mut done) {
+            Err(e) if done == 0 => return Err(e),
+            _ => self.after_write()?,
+        }
+        Ok(done)
+    }
+
     /// Writes as [`write_at`](Self::write_at), and returns where.
     pub(super) fn write_from(&self, bytes: &[u8], offset: u64) -> Result<u64> {
         self.check_write()?;
-        let content = self.node.content();
-        let at = match self.access.append {
-            true => content.append(bytes, self.access.caching)?,
-            false => content.write(bytes, offset, self.access.caching).map(|()| offset)?,
-        };
+        let at = self.write_counted(bytes, offset, &mut 0)?;
         self.after_write()?;
         Ok(at)
+    }
+
+    /// Writes at `offset`, or at the end if open for appending. Returns where. Adds to `done` how
+    /// many bytes are written, also of a write that an error ended.
+    fn write_counted(&self, bytes: &[u8], offset: u64, done: &mut usize) -> Result<u64> {
+        let (content, caching) = (self.node.content(), self.access.caching);
+        match self.access.append {
+            true => content.append(bytes, caching, done),
+            false => content.write(bytes, offset, caching, done).map(|()| offset),
+        }
     }
 
     /// Writes `bytes` of the file, which the caller itself puts on the volume's device: `write`

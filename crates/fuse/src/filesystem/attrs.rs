@@ -23,9 +23,10 @@ impl Filesystem {
         Ok(self.after_attributes(id, node.ino()))
     }
 
-    pub(super) fn statx(&self, id: u64, out: &mut Outbox) -> Answer {
+    pub(super) fn statx(&self, id: u64, out: &mut Outbox) -> Answer<Outcome> {
         let node = self.node(id)?;
-        out.put(&statx_out(&node.metadata(), self.owners))
+        out.put(&statx_out(&node.metadata(), self.owners))?;
+        Ok(self.after_attributes(id, node.ino()))
     }
 
     /// Answers access(2) as the kernel does for root: it refuses only the execution of a file
@@ -56,10 +57,24 @@ impl Filesystem {
         if attrs.times_alone {
             set = times_allowed(set, &meta, attrs.by_handle)?;
         }
+        // After a write past its cache the kernel has an older mtime than the inode, and stores it,
+        // with a new ctime, when something else of the inode changes.
+        let outdated = self.nodes.outdated(header.nodeid).map(SetTime::At);
+        if attrs.times_alone && outdated.is_some() && set.mtime == outdated {
+            set.mtime = None;
+        }
         if set != SetAttr::default() {
             node.set_attr(&set)?;
         }
-        out.put(&attr_out(&node.metadata(), self.owners))
+        if set.mtime.is_some() {
+            self.nodes.update(header.nodeid);
+        }
+        let mut attr = attr_out(&node.metadata(), self.owners);
+        if self.is_asked_for(node.ino()) {
+            // The kernel takes this answer for its cache whatever notice came before.
+            attr.attr_valid = 0;
+        }
+        out.put(&attr)
     }
 }
 

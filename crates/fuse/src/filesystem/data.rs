@@ -82,7 +82,7 @@ impl Filesystem {
     pub(super) fn write(&self, header: &InHeader, write: &Write<'_>, out: &mut Outbox) -> Answer<Outcome> {
         let Write { bytes, offset, flags, .. } = *write;
         let open = self.opened(header.nodeid, write.handle)?;
-        out.put(&WriteOut { size: bytes.len() as u32, padding: 0 })?;
+        let answer = |n: usize, out: &mut Outbox| out.put(&WriteOut { size: n as u32, padding: 0 });
         let WriteFrom::Program { kills_ids, direct } = write.from else {
             self.check_cached(header, &open)?;
             // The kernel took set-id bits into account when the program wrote, and capabilities
@@ -93,13 +93,19 @@ impl Filesystem {
             // A mapping drops nothing, and the pages do not say whose they are.
             self.drop_foreign(ANY_USER, &open.node)?;
             self.write_late(&open, offset, bytes)?;
+            answer(bytes.len(), out)?;
             return Ok(Outcome::Answered);
         };
         let keeps = Keeps::Decided { kill: kills_ids };
         // Whether it is at the end, the engine looks under the lock of the file's bytes.
         self.before_change(header, &open.node, Change::Append, keeps)?;
         let file = way(&open, flags);
-        file.write_at(bytes, offset)?;
+        if self.nodes.outdated(header.nodeid).is_none() {
+            self.nodes.outdate(header.nodeid, open.node.metadata().mtime());
+        }
+        // The kernel moves its size by what was written, and tells the program that.
+        let n = file.write_part_at(bytes, offset)?;
+        answer(n, out)?;
         if flags.contains(OpenFlags::SYNC) {
             file.sync_all()?;
         } else if flags.contains(OpenFlags::DSYNC) || self.is_durable(&open.node) {

@@ -1,7 +1,7 @@
 //! Listing directories, by positions that outlive changes.
 
 use super::Filesystem;
-use crate::attr::{dirent_type, entry_out};
+use crate::attr::dirent_type;
 use crate::buffers::Outbox;
 use crate::fault::Answer;
 use crate::request::Listing;
@@ -58,7 +58,7 @@ impl Filesystem {
             // error.
             match if item.ino == 0 { None } else { self.volume.node_at(item.ino).ok() } {
                 Some(child) => {
-                    out.put(&entry_out(self.nodes.id_of(item.ino), &child.metadata(), self.owners))?;
+                    out.put(&self.entry(&child))?;
                     self.nodes.remember(child);
                 }
                 None => out.put(&EntryOut::default())?,

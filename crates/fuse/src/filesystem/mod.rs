@@ -245,7 +245,7 @@ impl Filesystem {
             Request::Init(_) => Err(Fault(Errno::NOSYS)),
             Request::Lookup { name } => self.lookup(id, name, out),
             Request::GetAttr { handle } => return self.getattr(id, handle, out),
-            Request::Statx => self.statx(id, out),
+            Request::Statx => return self.statx(id, out),
             Request::SetAttr(ref attrs) => self.setattr(header, attrs, out),
             Request::ReadLink => self.readlink(id, out),
             Request::Make(ref new) => self.make(id, new, out),

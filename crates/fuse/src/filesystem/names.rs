@@ -7,7 +7,7 @@ use crate::buffers::Outbox;
 use crate::fault::{Answer, Fault};
 use crate::handles::NO_HANDLE;
 use crate::request::{Make, NewFile};
-use crate::wire::{InHeader, OpenFlags, OpenOut};
+use crate::wire::{EntryOut, InHeader, OpenFlags, OpenOut};
 use lanefs::{Error, NewAttr, NewKind, Node, RenameFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -38,10 +38,17 @@ impl Filesystem {
     /// Answers with an inode. The kernel counts a lookup for it, so the request must not fail
     /// afterwards.
     fn tell(&self, node: Node, out: &mut Outbox) -> Answer {
-        let id = self.nodes.id_of(node.ino());
-        out.put(&entry_out(id, &node.metadata(), self.owners))?;
+        out.put(&self.entry(&node))?;
         self.nodes.remember(node);
         Ok(())
+    }
+
+    /// Returns the entry of a name of `node`.
+    pub(super) fn entry(&self, node: &Node) -> EntryOut {
+        let entry = entry_out(self.nodes.id_of(node.ino()), &node.metadata(), self.owners);
+        // What the kernel must ask for each time it must not take from here.
+        let attr_valid = if self.is_asked_for(node.ino()) { 0 } else { entry.attr_valid };
+        EntryOut { attr_valid, ..entry }
     }
 
     pub(super) fn make(&self, id: u64, new: &Make<'_>, out: &mut Outbox) -> Answer {

@@ -67,10 +67,15 @@ impl Filesystem {
     /// not cache the attributes of files that are open for writing: a notice before the answer has
     /// it ignore the answer for its cache.
     pub(super) fn after_attributes(&self, node: u64, ino: u32) -> Outcome {
-        match self.fullness.is_full() && self.handles.is_written(ino) {
+        match self.is_asked_for(ino) {
             true => Outcome::AfterNotice(Notice::Attributes(node)),
             false => Outcome::Answered,
         }
+    }
+
+    /// Returns whether the kernel must ask for the attributes of an inode each time.
+    pub(super) fn is_asked_for(&self, ino: u32) -> bool {
+        self.fullness.is_full() && self.handles.is_written(ino)
     }
 
     /// Returns the flags that the kernel opens a file with. On a full volume, a file that is opened

@@ -1,13 +1,13 @@
 //! Reading and writing through the page cache.
 //!
-//! A write locks its bytes exclusively and a read locks them shared, so a read sees all of a write
-//! or none of it. Writers of disjoint blocks do not wait for each other. A write copies into pages,
-//! and claims space for blocks that are not allocated yet. A read copies out of pages, and loads
-//! missing ones: with readahead, if it goes on where the last read ended.
-//!
+//! A write copies into pages, and claims space for blocks that are not allocated yet. A read copies
+//! out of pages, and loads missing ones: with readahead, if it goes on where the last read ended.
 //! Callers with their own cache (the kernel, above a mount) transfer many blocks at once. These go
-//! past this cache ([`Content::write_late`], [`Content::read_for_cache`]): a second copy of them
-//! would not be read again.
+//! past this cache ([`Content::write_late`], [`Content::read_for_cache`]): a second copy would not
+//! be read again.
+//!
+//! Invariant: a write locks its bytes exclusively and a read locks them shared, so a read sees all
+//! of a write or none of it. Writers of disjoint blocks do not wait for each other.
 
 use super::content::{Content, end_of};
 use super::io::{self, ReadPath};
@@ -122,7 +122,13 @@ impl Content<'_> {
     ///
     /// # Errors
     /// The errors of [`write`](Self::write).
-    pub(super) fn write_cached(self, bytes: &[u8], offset: u64, stamp: Stamp) -> Result<()> {
+    pub(super) fn write_cached(
+        self,
+        bytes: &[u8],
+        offset: u64,
+        stamp: Stamp,
+        done: &mut usize,
+    ) -> Result<()> {
         self.fs().check_writable()?;
         let end = end_of(bytes, offset)?;
         if bytes.is_empty() {
@@ -138,33 +144,33 @@ impl Content<'_> {
             Stamp::Now => self.check_write(offset, end)?,
             Stamp::Kept => self.check_end(end)?,
         }
-        self.write_pages(offset, bytes, stamp)
+        self.write_pages(offset, bytes, stamp, done)
     }
 
     /// Writes all of `bytes` at the end. Returns where that was.
     ///
     /// # Errors
     /// The errors of [`write`](Self::write).
-    pub(super) fn append_cached(self, bytes: &[u8]) -> Result<u64> {
+    pub(super) fn append_cached(self, bytes: &[u8], done: &mut usize) -> Result<u64> {
         self.fs().check_writable()?;
         let _timer = self.fs().counters.write.start();
         self.throttle()?;
         let (_held, end) = self.lock_end()?;
         if !bytes.is_empty() {
             self.check_write(end, end_of(bytes, end)?)?;
-            self.write_pages(end, bytes, Stamp::Now)?;
+            self.write_pages(end, bytes, Stamp::Now, done)?;
         }
         Ok(end)
     }
 
-    fn write_pages(self, offset: u64, mut bytes: &[u8], stamp: Stamp) -> Result<()> {
+    fn write_pages(self, offset: u64, mut bytes: &[u8], stamp: Stamp, done: &mut usize) -> Result<()> {
         let size = self.file.size();
         if offset > size {
             self.zero_gap(size, offset)?;
         }
         let pages = self.pages();
         let mut at = offset;
-        let done = loop {
+        let ended = loop {
             if bytes.is_empty() {
                 break Ok(());
             }
@@ -173,16 +179,17 @@ impl Content<'_> {
                 Ok(()) => (at, bytes) = (at + now.len() as u64, later),
                 // A dirty page claims blocks for the worst case of its map. A direct write takes
                 // only the blocks that it needs.
-                Err(Error::NoSpace) => break self.write_held(bytes, at, stamp),
+                Err(Error::NoSpace) => break self.write_held(bytes, at, stamp, done),
                 Err(e) => break Err(e),
             }
         };
         // For the part that was written: a full volume may have ended the loop.
         if at > offset {
             self.touch(stamp);
+            *done += (at - offset) as usize;
             self.journal_each_write()?;
         }
-        done
+        ended
     }
 
     fn copy_in(self, pages: &FileCache, at: u64, bytes: &[u8]) -> Result<()> {

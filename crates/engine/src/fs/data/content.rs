@@ -125,18 +125,19 @@ impl<'n> Content<'n> {
     }
 
     /// Writes all of `bytes` at `offset`. Bytes between the old end and `offset` read as zeros.
+    /// Adds to `done` how many bytes are written, also of a write that an error ended.
     ///
     /// # Errors
     /// [`Error::FileTooBig`], [`Error::NotPermitted`]: nothing is written. [`Error::NoSpace`], or
     /// the device's: a part may be.
-    pub(crate) fn write(self, bytes: &[u8], offset: u64, caching: Caching) -> Result<()> {
+    pub(crate) fn write(self, bytes: &[u8], offset: u64, caching: Caching, done: &mut usize) -> Result<()> {
         match self.via(caching) {
             Via::Cache if self.bypasses(caching, bytes, offset) => {
-                self.write_whole(bytes, offset, Stamp::Now)
+                self.write_whole(bytes, offset, Stamp::Now, done)
             }
-            Via::Cache => self.write_cached(bytes, offset, Stamp::Now),
-            Via::Direct => self.write_direct(bytes, offset),
-            Via::Dax => self.write_whole(bytes, offset, Stamp::Now),
+            Via::Cache => self.write_cached(bytes, offset, Stamp::Now, done),
+            Via::Direct => self.write_direct(bytes, offset, done),
+            Via::Dax => self.write_whole(bytes, offset, Stamp::Now, done),
         }
     }
 
@@ -148,26 +149,27 @@ impl<'n> Content<'n> {
     /// The errors of [`write_past`](Self::write_past).
     pub(crate) fn write_late(self, bytes: &[u8], offset: u64) -> Result<()> {
         if self.via(Caching::Cached) == Via::Dax {
-            return self.write_whole(bytes, offset, Stamp::Kept);
+            return self.write_whole(bytes, offset, Stamp::Kept, &mut 0);
         }
         let block = self.fs().block_size as usize;
         let (whole, rest) = bytes.split_at(bytes.len() / block * block);
         if !self.goes_past(offset, whole.len()) {
-            return self.write_cached(bytes, offset, Stamp::Kept);
+            return self.write_cached(bytes, offset, Stamp::Kept, &mut 0);
         }
         self.write_past(whole, offset)?;
-        self.write_cached(rest, offset + whole.len() as u64, Stamp::Kept)
+        self.write_cached(rest, offset + whole.len() as u64, Stamp::Kept, &mut 0)
     }
 
-    /// Writes all of `bytes` at the end. Returns where that was.
+    /// Writes all of `bytes` at the end. Returns where that was. Adds to `done` as
+    /// [`write`](Self::write) does.
     ///
     /// # Errors
     /// The errors of [`write`](Self::write).
-    pub(crate) fn append(self, bytes: &[u8], caching: Caching) -> Result<u64> {
+    pub(crate) fn append(self, bytes: &[u8], caching: Caching, done: &mut usize) -> Result<u64> {
         match self.via(caching) {
-            Via::Cache if self.bypasses(caching, bytes, self.file.size()) => self.append_direct(bytes),
-            Via::Cache => self.append_cached(bytes),
-            Via::Direct | Via::Dax => self.append_direct(bytes),
+            Via::Cache if self.bypasses(caching, bytes, self.file.size()) => self.append_direct(bytes, done),
+            Via::Cache => self.append_cached(bytes, done),
+            Via::Direct | Via::Dax => self.append_direct(bytes, done),
         }
     }
 

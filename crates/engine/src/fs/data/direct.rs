@@ -3,11 +3,11 @@
 //! An overwrite in place of blocks that are mapped, written and inside of i_disksize goes straight
 //! to its blocks. It locks its bytes shared, which keeps threads away that move blocks. It starts
 //! no handle, allocates nothing, and writes no memory that other writers of the file write, except
-//! the time stamp once a tick. Every other write locks its blocks exclusively, is planned
-//! ([`WritePlan`]), and ends with a handle.
+//! the time stamp once a tick and the flush ticket once a flush. Every other write locks its blocks
+//! exclusively, is planned ([`WritePlan`](super::plan::WritePlan)), and ends with a handle.
 //!
-//! Overwrites that overlap in time leave a mixture in the blocks, as in the kernel: a program that
-//! needs an order between its direct writes waits for one before it issues the next.
+//! Hazard: overwrites that overlap in time leave a mixture in the blocks, as in the kernel. A
+//! program that needs an order between its direct writes waits for one before it issues the next.
 
 use super::content::{Content, end_of};
 use super::{NOT_OVERWRITTEN, io, place};
@@ -19,17 +19,17 @@ use std::ops::Range;
 
 impl Content<'_> {
     /// Writes all of `bytes` at `offset`, for [`write`](Self::write).
-    pub(super) fn write_direct(self, bytes: &[u8], offset: u64) -> Result<()> {
-        self.write_as(bytes, offset, How::Direct)
+    pub(super) fn write_direct(self, bytes: &[u8], offset: u64, done: &mut usize) -> Result<()> {
+        self.write_as(bytes, offset, How::Direct, done)
     }
 
     /// Writes as [`write_direct`](Self::write_direct) does, but a concurrent reader sees all of it
     /// or none. With [`Stamp::Kept`] no flag of the inode refuses it: a caller with its own cache
     /// accepted the bytes when the write was allowed.
-    pub(super) fn write_whole(self, bytes: &[u8], offset: u64, stamp: Stamp) -> Result<()> {
+    pub(super) fn write_whole(self, bytes: &[u8], offset: u64, stamp: Stamp, done: &mut usize) -> Result<()> {
         match stamp {
-            Stamp::Now => self.write_as(bytes, offset, How::Whole),
-            Stamp::Kept => self.write_as(bytes, offset, How::WholeLate),
+            Stamp::Now => self.write_as(bytes, offset, How::Whole, done),
+            Stamp::Kept => self.write_as(bytes, offset, How::WholeLate, done),
         }
     }
 
@@ -55,7 +55,7 @@ impl Content<'_> {
             self.zero_before(offset)?;
             self.file.extend(end);
         }
-        self.write_as(bytes, offset, How::Late)
+        self.write_as(bytes, offset, How::Late, &mut 0)
     }
 }
 
@@ -87,7 +87,7 @@ impl How {
 }
 
 impl Content<'_> {
-    fn write_as(self, bytes: &[u8], offset: u64, how: How) -> Result<()> {
+    fn write_as(self, bytes: &[u8], offset: u64, how: How, done: &mut usize) -> Result<()> {
         let fs = self.fs();
         fs.check_writable()?;
         let end = end_of(bytes, offset)?;
@@ -99,11 +99,13 @@ impl Content<'_> {
         if plain && !how.is_whole() {
             let _held = self.share_to_write(offset, end)?;
             if self.overwrite_held(bytes, offset, how.stamp())? {
+                *done += bytes.len();
                 return Ok(());
             }
         }
         let _held = self.lock_to_write(offset, end)?;
         if plain && how.is_whole() && self.overwrite_held(bytes, offset, how.stamp())? {
+            *done += bytes.len();
             return Ok(());
         }
         fs.counters.planned.add(1);
@@ -111,21 +113,21 @@ impl Content<'_> {
             true => self.check_end(end)?,
             false => self.check_write(offset, end)?,
         }
-        self.write_held(bytes, offset, how.stamp())
+        self.write_held(bytes, offset, how.stamp(), done)
     }
 
     /// Writes all of `bytes` at the end. Returns where that was.
     ///
     /// # Errors
     /// The errors of [`write`](Self::write).
-    pub(super) fn append_direct(self, bytes: &[u8]) -> Result<u64> {
+    pub(super) fn append_direct(self, bytes: &[u8], done: &mut usize) -> Result<u64> {
         self.fs().check_writable()?;
         let _timer = self.fs().counters.write_direct.start();
         self.fs().counters.planned.add(1);
         let (_held, end) = self.lock_end()?;
         if !bytes.is_empty() {
             self.check_write(end, end_of(bytes, end)?)?;
-            self.write_held(bytes, end, Stamp::Now)?;
+            self.write_held(bytes, end, Stamp::Now, done)?;
         }
         Ok(end)
     }

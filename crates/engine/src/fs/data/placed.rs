@@ -40,7 +40,7 @@ impl Content<'_> {
         }
         let _held = self.lock_to_write(bytes.start, bytes.end)?;
         self.check_write(bytes.start, bytes.end)?;
-        self.write_planned(bytes, Stamp::Now, write)
+        self.write_planned(bytes, Stamp::Now, write, &mut 0)
     }
 
     /// Writes whole blocks from pieces of memory that lie one behind the other in the file. Returns
@@ -69,10 +69,11 @@ impl Content<'_> {
         Ok(true)
     }
 
-    /// Writes after all checks, with the blocks of all bytes locked exclusively.
-    pub(super) fn write_held(self, bytes: &[u8], offset: u64, stamp: Stamp) -> Result<()> {
+    /// Writes after all checks, with the blocks of all bytes locked exclusively. Adds to `done` how
+    /// many bytes are written.
+    pub(super) fn write_held(self, bytes: &[u8], offset: u64, stamp: Stamp, done: &mut usize) -> Result<()> {
         let end = end_of(bytes, offset)?;
-        self.write_planned(offset..end, stamp, &mut |places| self.put(places, bytes, offset))
+        self.write_planned(offset..end, stamp, &mut |places| self.put(places, bytes, offset), done)
     }
 
     /// Writes whole blocks behind i_size, which stays. The caller has locked all bytes.
@@ -98,7 +99,13 @@ impl Content<'_> {
     }
 
     /// Writes past the page cache: writes out and drops the cached pages of these blocks.
-    fn write_planned(self, bytes: Range<u64>, stamp: Stamp, write: &mut Write<'_>) -> Result<()> {
+    fn write_planned(
+        self,
+        bytes: Range<u64>,
+        stamp: Stamp,
+        write: &mut Write<'_>,
+        done: &mut usize,
+    ) -> Result<()> {
         let fs = self.fs();
         let Range { start, end } = bytes;
         self.zero_before(start)?;
@@ -107,12 +114,18 @@ impl Content<'_> {
         self.write_back(touched.clone())?;
         self.file.drop_pages(touched.clone());
         let mut at = start;
-        let mut done = Ok(());
-        while at < end && done.is_ok() {
+        let mut ended = Ok(());
+        while at < end && ended.is_ok() {
             match fs.with_room(|| self.write_batch(batch_of(at..end), true, write)) {
                 Ok(written) => at = written,
-                Err(e) => done = Err(e),
+                Err(e) => ended = Err(e),
             }
+        }
+        // A plan that found no space for its map half way has its first blocks, and moved
+        // i_disksize.
+        let mapped = self.file.disk_size().min(end);
+        if matches!(ended, Err(Error::NoSpace)) && mapped > self.file.size() {
+            at = at.max(mapped);
         }
         // For the part that was written: a full volume may have ended the loop.
         if at > start {
@@ -122,9 +135,10 @@ impl Content<'_> {
             self.file.drop_pages(touched);
             self.file.wrote(fs);
             self.touch(stamp);
+            *done += (at - start) as usize;
             self.journal_each_write()?;
         }
-        done
+        ended
     }
 
     /// Writes as many of `bytes` as one handle maps, at least one. Returns the end of them.

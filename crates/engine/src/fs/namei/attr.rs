@@ -226,7 +226,8 @@ impl CachedInode {
     /// # Errors
     /// [`Error::NotSupported`] for a flag that chattr(1) does not have or that this type of inode
     /// cannot have, for a change that lanefs does not make, and for another project on a volume
-    /// without the feature; [`Error::Invalid`] for project 2^32 - 1. Nothing is changed.
+    /// without the feature; [`Error::Invalid`] for project 2^32 - 1; [`Error::NotPermitted`] for an
+    /// inode that was immutable and stays so. Nothing is changed.
     pub(crate) fn set_file_attr(&self, flags: Option<InodeFlags>, project: Option<u32>) -> Result<()> {
         self.fs.check_writable()?;
         let project = project.filter(|project| *project != self.state().projid);
@@ -240,6 +241,7 @@ impl CachedInode {
         }
         let now = self.fs.now();
         self.change(credits::INODE, |_, inode| {
+            check_stays_immutable(inode, flags, project)?;
             if let Some(flags) = flags {
                 set_flags(inode, flags)?;
             }
@@ -311,6 +313,14 @@ fn allowed_flags(inode: &Inode) -> InodeFlags {
     } else {
         InodeFlags::NODUMP | InodeFlags::NOATIME
     }
+}
+
+/// Checks that an inode that was immutable and stays so keeps its other flags, and its project.
+fn check_stays_immutable(inode: &Inode, flags: Option<InodeFlags>, project: Option<u32>) -> Result<()> {
+    let flags = flags.unwrap_or(inode.flags);
+    let stays = (inode.flags & flags).contains(InodeFlags::IMMUTABLE);
+    let changes = (inode.flags ^ flags).intersects(CHANGEABLE) || project.is_some();
+    if stays && changes { Err(Error::NotPermitted("the inode is immutable")) } else { Ok(()) }
 }
 
 /// Replaces the flags that a user may change.

@@ -38,10 +38,22 @@ impl CachedInode {
     /// Gives this inode the name `name` in `dir`.
     ///
     /// # Errors
-    /// [`Error::NotPermitted`] for a directory, [`Error::Exists`], [`Error::TooManyLinks`];
+    /// [`Error::NotPermitted`] for a directory, [`Error::TooManyLinks`], [`Error::Exists`] only for
+    /// an inode that could have the name, so that a caller may remove what is there;
     /// [`Error::NotFound`] if another thread has removed the last name meanwhile.
     pub(crate) fn link(&self, dir: &CachedInode, name: &[u8]) -> Result<()> {
         self.fs.with_room(|| self.link_once(dir, name))
+    }
+
+    /// Checks that this inode may have another name, and returns its type.
+    fn check_linkable(&self) -> Result<FileType> {
+        self.check_mutable()?;
+        let inode = self.state();
+        match inode.file_type()? {
+            FileType::Directory => Err(Error::NotPermitted("a directory has one name")),
+            _ if inode.links_count >= LINK_MAX => Err(Error::TooManyLinks),
+            file_type => Ok(file_type),
+        }
     }
 
     fn link_once(&self, dir: &CachedInode, name: &[u8]) -> Result<()> {
@@ -52,19 +64,17 @@ impl CachedInode {
         }
         let _exclusive = dir.lock();
         dir.check_alive()?;
-        let slot = find_name(dir, name)?.vacant()?;
+        let file_type = self.check_linkable()?;
         dir.check_not_immutable()?;
-        self.check_mutable()?;
-        let file_type = match self.state().file_type()? {
-            FileType::Directory => return Err(Error::NotPermitted("a directory has one name")),
-            file_type => file_type,
-        };
+        let slot = find_name(dir, name)?.vacant()?;
         let (from, to) = (dir.prepare()?, self.prepare()?);
         let needed = slot.credits(&self.fs, &dir.state()) + 2 * credits::INODE + credits::ORPHAN;
         let now = self.fs.now();
         // No truncation is in progress meanwhile: at its end it decides, by the name, whether the
         // inode stays on the orphan list.
         let _whole = self.content_if_used().map(|content| content.hold_writeback());
+        // A truncation that failed keeps it there.
+        let stays_orphan = self.file_if_used().is_some_and(|file| file.is_cut_short());
         self.fs.transact(needed, |txn| {
             let start = txn.mark();
             // The count goes up before the name is added, and down again if there is no room for
@@ -78,7 +88,7 @@ impl CachedInode {
                     return Err(Error::NotFound);
                 }
                 inode.links_count += 1;
-                if was == 0 {
+                if was == 0 && !stays_orphan {
                     orphan::settle(txn, inode)?;
                 }
                 inode.ctime = now;

@@ -1,7 +1,7 @@
 //! Operations that fail in the middle: no part of one is committed.
 
 use super::*;
-use crate::{RenameFlags, Volume};
+use crate::{NewAttr, RenameFlags, Volume};
 use lanefs_device::{DeviceError, MemDevice, Op, forward_to};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -181,7 +181,7 @@ fn a_truncation_whose_neighbour_cannot_be_read_stops_no_other_file() {
     device.arm(leaves[0], 0);
     assert!(node.content().truncate(0).is_err(), "its leaf cannot be read");
     device.heal();
-    let attr = crate::fs::namei::NewAttr { permissions: 0o644, uid: 0, gid: 0 };
+    let attr = NewAttr { permissions: 0o644, uid: 0, gid: 0 };
     let beside: Vec<InodeRef> = (0..8).map(|_| fs.root().unwrap().create_nameless(attr).unwrap()).collect();
     fs.journal.sync().unwrap();
     std::fs::write(image.path(), device.inner.to_bytes()).unwrap();
@@ -358,7 +358,7 @@ fn nameless_files_are_all_found_after_a_crash() {
     let device = Arc::new(MemDevice::from_bytes(std::fs::read(image.path()).unwrap()));
     let fs = image.open_on(Arc::clone(&device) as Arc<dyn BlockDevice>);
     let root = fs.root().unwrap();
-    let attr = crate::fs::namei::NewAttr { permissions: 0o644, uid: 0, gid: 0 };
+    let attr = NewAttr { permissions: 0o644, uid: 0, gid: 0 };
     let files: Vec<InodeRef> = (0..3).map(|_| root.create_nameless(attr).unwrap()).collect();
     fs.journal.sync().unwrap();
     std::fs::write(image.path(), device.to_bytes()).unwrap();
@@ -367,4 +367,39 @@ fn nameless_files_are_all_found_after_a_crash() {
     assert_eq!(fs.recovery.orphans, 3);
     assert!(fs.orphans.is_empty());
     image.close(fs);
+}
+
+/// What is left behind i_size after a truncation that failed goes at the recovery, also of a file
+/// that has got its name since.
+#[test]
+fn a_file_that_gets_a_name_after_a_failed_truncation_stays_an_orphan() {
+    let image = Image::new("64M", &["-t", "ext4", "-b", "1024", "-N", "8192"]);
+    let device = BadBlock::of(&image);
+    let volume: Volume = small_options().open_device(device.clone()).unwrap();
+    let root = volume.open_dir("/").unwrap();
+    let file = root.create_nameless(NewAttr { permissions: 0o644, uid: 0, gid: 0 }).unwrap();
+    (0..200).for_each(|n| file.write_at(&[1; 1024], n * 2048).unwrap());
+    file.sync_all().unwrap();
+    // ei_leaf_lo of the first entry behind the header.
+    let leaf = u32::from_le_bytes(file.inode().state().i_block[16..20].try_into().unwrap());
+    evict(&file.inode().fs);
+    device.arm(leaf.into(), 0);
+    file.set_len(0).unwrap_err();
+    assert!(device.failures.load(Ordering::SeqCst) > 0, "the block was still cached");
+    device.heal();
+    root.link_file(&file, "f").unwrap();
+    volume.sync().unwrap();
+
+    // The power goes.
+    let device = Arc::new(MemDevice::from_bytes(device.inner.to_bytes()));
+    let after: Volume = small_options().open_device(device.clone()).unwrap();
+    let file = after.open_options().read(true).write(true).open("/f").unwrap();
+    file.set_len(400 << 10).unwrap();
+    let mut bytes = vec![7; 400 << 10];
+    file.read_at(&mut bytes, 0).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 0), "bytes of before the truncation");
+    drop(file);
+    after.close().unwrap();
+    std::fs::write(image.path(), device.to_bytes()).unwrap();
+    image.close(image.open());
 }

@@ -134,7 +134,7 @@ fn the_largest_size_is_the_kernels() {
         let fs = image.open();
         let node = fs.root().unwrap().lookup(b"f").unwrap();
         for caching in [Caching::Cached, Caching::Direct] {
-            let refused = node.content().write(&[1], largest, caching);
+            let refused = node.content().write(&[1], largest, caching, &mut 0);
             assert!(matches!(refused, Err(Error::FileTooBig)), "{kind:?}: {refused:?}");
         }
         let allocated = node.content().fallocate(FallocMode::Allocate, largest, 1);

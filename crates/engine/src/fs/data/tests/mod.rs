@@ -53,11 +53,11 @@ fn read(node: &CachedInode, offset: u64, buf: &mut [u8]) -> Result<usize> {
 }
 
 fn write(node: &CachedInode, offset: u64, bytes: &[u8]) -> Result<()> {
-    node.content().write(bytes, offset, Caching::Direct)
+    node.content().write(bytes, offset, Caching::Direct, &mut 0)
 }
 
 fn append(node: &CachedInode, bytes: &[u8]) -> Result<u64> {
-    node.content().append(bytes, Caching::Direct)
+    node.content().append(bytes, Caching::Direct, &mut 0)
 }
 
 /// Through the cache.
@@ -69,11 +69,11 @@ mod buffered {
     }
 
     pub(super) fn write(node: &CachedInode, offset: u64, bytes: &[u8]) -> Result<()> {
-        node.content().write(bytes, offset, Caching::Cached)
+        node.content().write(bytes, offset, Caching::Cached, &mut 0)
     }
 
     pub(super) fn append(node: &CachedInode, bytes: &[u8]) -> Result<u64> {
-        node.content().append(bytes, Caching::Cached)
+        node.content().append(bytes, Caching::Cached, &mut 0)
     }
 }
 
