@@ -50,8 +50,8 @@ pub(crate) struct Copier<'a> {
     pub(crate) options: Options,
     pub(crate) progress: Progress,
     pub(crate) out: &'a mut Out,
-    /// First copy of each inode with several names: (place, device, inode) to path.
-    links: HashMap<(Option<u64>, u64, u64), PathBuf>,
+    /// The first copy of each inode with several names, by place, device and inode.
+    links: HashMap<(Option<u64>, u64, u64), Link>,
     buf: Vec<u8>,
 }
 
@@ -188,8 +188,8 @@ impl<'a> Copier<'a> {
         }
         let key = (pair.from.place(), meta.device, meta.ino);
         let linked = self.options.archive && meta.nlink > 1;
-        if let Some(first) = self.links.get(&key).filter(|_| linked) {
-            pair.to.hard_link(first, pair.dst).or_cannot("create hard link", pair.dst_name())?;
+        if let Some(Link { first, id }) = self.links.get(&key).filter(|_| linked) {
+            pair.to.hard_link(first, *id, pair.dst).or_cannot("create hard link", pair.dst_name())?;
             return self.say(pair);
         }
         let made: Box<dyn OpenInode + '_> = match meta.kind() {
@@ -208,7 +208,8 @@ impl<'a> Copier<'a> {
         };
         // Before its attributes: what is there whole has its other names, whatever fails then.
         if linked {
-            self.links.insert(key, pair.dst.into());
+            let id = made.id().or_cannot("access", pair.dst_name())?;
+            self.links.insert(key, Link { first: pair.dst.into(), id });
         }
         self.attributes(pair, &*made)?;
         self.progress.file();
@@ -347,6 +348,12 @@ fn set_xattr<N: OpenInode + ?Sized>(pair: &Pair<'_>, node: &N, name: &OsStr, val
             set.or_cannot(&verb, pair.dst_name())
         }
     }
+}
+
+/// The copy of a file that has other names: its first name, device and inode.
+struct Link {
+    first: PathBuf,
+    id: (u64, u64),
 }
 
 /// The copy of a directory: device and inode, and whether this copy made it.

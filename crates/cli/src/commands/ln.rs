@@ -60,7 +60,10 @@ impl Args {
             return Err(Failure::new(text));
         }
         let link = |path: &Path| match self.force.then(|| names_of_both(old, new)).flatten() {
-            None => old.side.hard_link(&old.path, path),
+            None => {
+                let meta = old.side.metadata(&old.path, AtSymlink::NoFollow)?;
+                old.side.hard_link(&old.path, meta.id(), path)
+            }
             // It is a link of this file already.
             Some(names) if names > 1 && !old.is_same_name(new) => Ok(()),
             Some(_) => Err(Cause::text("they are the same file")),

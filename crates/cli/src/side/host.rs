@@ -200,9 +200,11 @@ impl Side for HostSide {
         Ok(Box::new(folder.symlink(&target, &name)?))
     }
 
-    fn hard_link(&self, old: &Path, new: &Path) -> Outcome {
+    fn hard_link(&self, old: &Path, (device, inode): (u64, u64), new: &Path) -> Outcome {
         let (folder, name) = self.locate(new)?;
-        Ok(folder.link(&self.find(old)?, &name)?)
+        let object = self.find(old)?;
+        object.must_be(Identity { device, inode })?;
+        Ok(folder.link(&object, &name)?)
     }
 
     fn mknod(&self, path: &Path, mode: u32, rdev: (u32, u32)) -> Outcome<Box<dyn OpenInode + '_>> {
@@ -316,6 +318,11 @@ impl Source for HostFile {
 }
 
 impl OpenInode for Object {
+    fn id(&self) -> Outcome<(u64, u64)> {
+        let Identity { device, inode } = self.identity()?;
+        Ok((device, inode))
+    }
+
     fn set_mode(&self, mode: u32) -> Outcome {
         Ok(self.set_mode(mode)?)
     }

@@ -82,6 +82,8 @@ pub(crate) trait Source {
 
 /// An inode that is held open: its attributes are set, whatever its name is by then.
 pub(crate) trait OpenInode {
+    /// Returns its device and inode; on a volume the inode says all.
+    fn id(&self) -> Outcome<(u64, u64)>;
     fn set_mode(&self, mode: u32) -> Outcome;
     fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Outcome;
     fn set_times(&self, atime: Time, mtime: Time) -> Outcome;
@@ -122,7 +124,8 @@ pub(crate) trait Side {
     fn create(&self, path: &Path, mode: u32, keep: bool) -> Outcome<Box<dyn Sink + '_>>;
     fn mkdir(&self, path: &Path, mode: u32) -> Outcome;
     fn symlink(&self, target: &Path, path: &Path) -> Outcome<Box<dyn OpenInode + '_>>;
-    fn hard_link(&self, old: &Path, new: &Path) -> Outcome;
+    /// Gives the inode `id` another name. Refuses any other that is at `old` by now.
+    fn hard_link(&self, old: &Path, id: (u64, u64), new: &Path) -> Outcome;
     fn mknod(&self, path: &Path, mode: u32, rdev: (u32, u32)) -> Outcome<Box<dyn OpenInode + '_>>;
     /// Returns the inode at `path`, not followed. Refuses any other than `expected` (device,
     /// inode).

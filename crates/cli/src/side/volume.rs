@@ -171,7 +171,8 @@ impl Side for VolumeSide {
         self.node(path, None)
     }
 
-    fn hard_link(&self, old: &Path, new: &Path) -> Outcome {
+    fn hard_link(&self, old: &Path, _: (u64, u64), new: &Path) -> Outcome {
+        // The volume is locked: no other process changes what the path leads to.
         self.with(|v| v.hard_link(old, new))
     }
 
@@ -242,6 +243,10 @@ impl KeepsInode for lanefs::File {
 }
 
 impl<I: KeepsInode> OpenInode for I {
+    fn id(&self) -> Outcome<(u64, u64)> {
+        Ok((0, self.inode().ino().into()))
+    }
+
     fn set_mode(&self, mode: u32) -> Outcome {
         Ok(self.inode().set_attr(&mode_of(mode))?)
     }
