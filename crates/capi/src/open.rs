@@ -38,10 +38,10 @@ pub(crate) fn permissions(mode: mode_t) -> u16 {
 ///
 /// `flags` are those of open(2) in <fcntl.h>: one of O_RDONLY, O_WRONLY, O_RDWR, and any of
 /// O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_DIRECT, O_SYNC, O_DSYNC, O_NOFOLLOW, O_TMPFILE (`path` is
-/// a directory; without O_DIRECT, O_SYNC and O_DSYNC). O_CLOEXEC, O_NOATIME, O_NOCTTY, O_NONBLOCK
-/// and O_LARGEFILE change nothing. O_DIRECT takes memory, places and lengths that are not aligned,
-/// too, and copies them then. LANEFS_O_UNCACHED is like RWF_DONTCACHE for every read and write:
-/// those of 128 KiB and more bypass the page cache, if they are of whole blocks.
+/// a directory; without O_DIRECT, O_SYNC, O_DSYNC and O_EXCL). O_CLOEXEC, O_NOATIME, O_NOCTTY,
+/// O_NONBLOCK and O_LARGEFILE change nothing. O_DIRECT takes memory, places and lengths that are
+/// not aligned, too, and copies them then. LANEFS_O_UNCACHED is like RWF_DONTCACHE for every read
+/// and write: those of 128 KiB and more bypass the page cache, if they are of whole blocks.
 ///
 /// `mode` is that of a file that is made; no umask is applied, and its owner is 0:0. No
 /// permission is checked: a caller that has the volume has all of it.

@@ -241,10 +241,11 @@ impl CachedInode {
         }
         let now = self.fs.now();
         self.change(credits::INODE, |_, inode| {
-            check_stays_immutable(inode, flags, project)?;
+            let old = inode.flags;
             if let Some(flags) = flags {
                 set_flags(inode, flags)?;
             }
+            check_stays_immutable(old, inode.flags, project)?;
             inode.projid = project.unwrap_or(inode.projid);
             inode.ctime = now;
             Ok(())
@@ -316,10 +317,9 @@ fn allowed_flags(inode: &Inode) -> InodeFlags {
 }
 
 /// Checks that an inode that was immutable and stays so keeps its other flags, and its project.
-fn check_stays_immutable(inode: &Inode, flags: Option<InodeFlags>, project: Option<u32>) -> Result<()> {
-    let flags = flags.unwrap_or(inode.flags);
-    let stays = (inode.flags & flags).contains(InodeFlags::IMMUTABLE);
-    let changes = (inode.flags ^ flags).intersects(CHANGEABLE) || project.is_some();
+fn check_stays_immutable(old: InodeFlags, new: InodeFlags, project: Option<u32>) -> Result<()> {
+    let stays = (old & new).contains(InodeFlags::IMMUTABLE);
+    let changes = old != new || project.is_some();
     if stays && changes { Err(Error::NotPermitted("the inode is immutable")) } else { Ok(()) }
 }
 
