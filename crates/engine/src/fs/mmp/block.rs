@@ -118,10 +118,16 @@ impl MmpBlock {
     /// # Errors
     /// The device's.
     pub(crate) fn write(&self, mmp: &Mmp) -> Result<(Mmp, AlignedBuf)> {
-        let mut bytes = AlignedBuf::zeroed(self.size);
-        bytes[..Mmp::LEN].copy_from_slice(&mmp.encode(&self.csum));
+        let bytes = self.encode(mmp);
         self.write_bytes(&bytes)?;
         Ok((self.parse(&bytes)?, bytes))
+    }
+
+    /// Returns the bytes of the block.
+    pub(super) fn encode(&self, mmp: &Mmp) -> AlignedBuf {
+        let mut bytes = AlignedBuf::zeroed(self.size);
+        bytes[..Mmp::LEN].copy_from_slice(&mmp.encode(&self.csum));
+        bytes
     }
 
     /// Writes these bytes, of a whole block in aligned memory.

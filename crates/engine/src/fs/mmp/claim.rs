@@ -74,7 +74,7 @@ impl HostClaim {
             if self.is_reproducible {
                 (mmp.nodename, mmp.bdevname) = (Vec::new(), Vec::new());
             }
-            block.write(&mmp).map(drop)
+            block.encode(&mmp)
         })
     }
 
@@ -90,7 +90,8 @@ impl Drop for HostClaim {
     fn drop(&mut self) {
         self.updater.stop();
         // Of a volume that was not opened after all.
-        let _ = self.holder.end(|block, _| block.write_bytes(&self.before));
+        let before = std::mem::replace(&mut self.before, AlignedBuf::zeroed(0));
+        let _ = self.holder.end(|_, _| before);
     }
 }
 

@@ -7,7 +7,7 @@
 use super::block::BlockContent;
 use super::{HostClock, MmpBlock, Times};
 use crate::error::{Error, MmpError, Result};
-use lanefs_device::RepeatGuard;
+use lanefs_device::{AlignedBuf, RepeatGuard};
 use lanefs_format::{Checksummer, Mmp, mmp};
 use lanefs_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use lanefs_sync::time::realtime;
@@ -58,8 +58,10 @@ struct OwnSequences {
     nodename: Vec<u8>,
     first: u32,
     last: AtomicU32,
-    /// The claim was given back: the block is of no concern any more.
-    ended: AtomicBool,
+    /// What the block was given back with.
+    given_back: OnceLock<AlignedBuf>,
+    /// The volume has no protection any more: the block is of no concern.
+    dissolved: AtomicBool,
 }
 
 impl OwnSequences {
@@ -84,7 +86,8 @@ impl OwnSequences {
 
     /// Checks the bytes of the block as they are on a new connection.
     fn check_bytes(&self, bytes: &[u8]) -> std::result::Result<(), MmpError> {
-        if self.ended.load(Ordering::Acquire) {
+        let is_given_back = self.given_back.get().is_some_and(|given| given[..] == *bytes);
+        if is_given_back || self.dissolved.load(Ordering::Acquire) {
             return Ok(());
         }
         self.check(&BlockContent::new(self.number, &self.csum, bytes))
@@ -107,7 +110,8 @@ impl Holder {
             nodename: mmp.nodename.clone(),
             first: mmp.seq,
             last: AtomicU32::new(mmp.seq),
-            ended: AtomicBool::new(false),
+            given_back: OnceLock::new(),
+            dissolved: AtomicBool::new(false),
         });
         let asked = Arc::clone(&own);
         block.device.guard_repeats(RepeatGuard {
@@ -147,11 +151,12 @@ impl Holder {
     }
 
     fn look(&self, now: u64) -> Result<()> {
-        let is_trusted = now < self.seen.load(Ordering::Acquire).saturating_add(nanos(self.times.trust));
+        let trust = nanos(self.times.trust);
+        let is_trusted = |now: u64| now < self.seen.load(Ordering::Acquire).saturating_add(trust);
         self.check_lost()?;
         let mut state = match self.state.try_lock() {
             Some(state) => state,
-            None if is_trusted => return Ok(()),
+            None if is_trusted(now) => return Ok(()),
             None => self.state.lock(),
         };
         if nanos(self.clock.now()) < self.fresh_until.load(Ordering::Acquire) {
@@ -166,7 +171,8 @@ impl Holder {
             true => self.update(&mut state),
             false => self.verify().map(drop),
         };
-        // What cannot be read now is read by the next write.
+        // What cannot be read now is read by the next write, unless that took too long.
+        let is_trusted = is_trusted(nanos(self.clock.now()));
         if is_trusted && self.lost.get().is_none() { Ok(()) } else { looked }
     }
 
@@ -240,12 +246,15 @@ impl Holder {
         self.lost.get().is_none()
     }
 
-    /// Gives the claim back: calls `write` with the block, if it is still this host's, and with
-    /// what was last written to it; flushes. Does nothing the second time.
+    /// Gives the claim back: writes the block that `bytes` returns of the last one, if the block is
+    /// still this host's, and flushes. Does nothing the second time.
+    ///
+    /// Flushes first: a write that the device may have to repeat would reach the volume of the next
+    /// host.
     ///
     /// # Errors
     /// The device's. [`MmpError::Fenced`] and its like.
-    pub(super) fn end(&self, write: impl FnOnce(&MmpBlock, Mmp) -> Result<()>) -> Result<()> {
+    pub(super) fn end(&self, bytes: impl FnOnce(&MmpBlock, Mmp) -> AlignedBuf) -> Result<()> {
         let mut state = self.state.lock();
         if state.ended {
             return Ok(());
@@ -256,10 +265,12 @@ impl Holder {
         self.fresh_until.store(0, Ordering::Release);
         self.seen.store(0, Ordering::Release);
         looked?;
-        self.own.ended.store(true, Ordering::Release);
+        self.block.device.flush()?;
         let mut mmp = state.mmp.clone();
         mmp.time = self.fixed_time.unwrap_or_else(now_in_seconds);
-        write(&self.block, mmp)?;
+        let bytes = bytes(&self.block, mmp);
+        // Before the block has them: the device may ask on a new connection.
+        self.block.write_bytes(self.own.given_back.get_or_init(|| bytes))?;
         Ok(self.block.device.flush()?)
     }
 
@@ -269,7 +280,7 @@ impl Holder {
         let mut state = self.state.lock();
         if self.lost.get().is_none() && !state.ended {
             state.ended = true;
-            self.own.ended.store(true, Ordering::Release);
+            self.own.dissolved.store(true, Ordering::Release);
             self.fresh_until.store(u64::MAX, Ordering::Release);
         }
     }

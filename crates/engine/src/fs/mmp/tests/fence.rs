@@ -189,10 +189,13 @@ fn an_update_that_arrives_too_late_ends_the_claim() {
     }
 }
 
-/// A look that took so long that it says nothing of now.
+/// A look that took so long that it says nothing of now. In the last case the one before counted
+/// when it began, and no longer when it has failed.
 #[test]
 fn a_slow_look_is_repeated() {
-    for (slow_reads, fails) in [(2, false), (100, true)] {
+    for (slow_reads, seconds, idle, fails) in
+        [(2, 3, HOUR, false), (100, 3, HOUR, true), (4, 15, Duration::from_secs(2), true)]
+    {
         let shared = Shared::new();
         let clock = Arc::new(Clock::default());
         let (slow, block) = (clock.clone(), shared.block.offset());
@@ -202,12 +205,12 @@ fn a_slow_look_is_repeated() {
             let mut reads = reads.lock().unwrap();
             if op == Op::Read && offset == block && *reads > 0 {
                 *reads -= 1;
-                slow.pass(Duration::from_secs(3));
+                slow.pass(Duration::from_secs(seconds));
             }
         };
         let hooked = Hooked { below: shared.device.clone(), hook: Mutex::new(Box::new(hook)) };
         let volume = shared.open_on(Arc::new(hooked), &clock).unwrap();
-        clock.pass(HOUR);
+        clock.pass(idle);
         *left.lock().unwrap() = slow_reads;
         volume.write("/a", b"1").unwrap();
         assert_eq!(volume.sync().is_err(), fails);
