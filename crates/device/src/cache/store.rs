@@ -29,6 +29,9 @@ const MAGIC: [u8; 8] = *b"LANEFSCA";
 const VERSION: u32 = 2;
 const HEADER: usize = 4096;
 const ENTRY_LEN: u64 = 8;
+/// The greatest base: the store takes a byte of memory for each mebibyte, and a server may lie
+/// about its size.
+const MOST: u64 = 64 << 40;
 /// What is evicted at once, in bytes.
 const REGION: u64 = 1 << 20;
 /// Bytes of entries that are cleared by one write; for more, a hole is made.
@@ -99,6 +102,9 @@ impl Store {
     /// Takes over a file that is locked, for a base of that size.
     pub(super) fn new(path: &Path, file: File, size: u64, limit: u64) -> Result<Self> {
         let too_large = || DeviceError::at_path(Op::Open, path, EFBIG, "the volume is too large for a cache");
+        if size > MOST {
+            return Err(too_large());
+        }
         let blocks = size.div_ceil(BLOCK);
         let fits = blocks.checked_mul(BLOCK + ENTRY_LEN).and_then(|len| len.checked_add(2 * HEADER as u64));
         fits.filter(|len| i64::try_from(*len).is_ok()).ok_or_else(too_large)?;

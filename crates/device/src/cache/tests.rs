@@ -165,3 +165,13 @@ fn a_reader_without_a_lock_has_no_cache() {
     assert!(!is_cached(&unlocked));
     drop(device);
 }
+
+/// What a server says of its size costs no memory.
+#[test]
+fn a_base_of_absurd_size_is_refused() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let open = File::options().read(true).write(true).open(file.path()).unwrap();
+    let refused = super::store::Store::new(file.path(), open, 1 << 62, 1 << 30).err();
+    assert_eq!(refused.map(|e| e.errno()), Some(errno::EFBIG));
+    assert_eq!(crate::CowDevice::top_size(1 << 62), None);
+}

@@ -28,8 +28,14 @@ const SLOTS: u64 = 2;
 /// Bytes of the map that are read at once.
 const READ: u64 = 1 << 20;
 
-/// Returns the size of a top over a base of `size` bytes.
+/// The greatest base: the map takes memory for all of it, and a server may lie about its size.
+const MOST: u64 = 64 << 40;
+
+/// Returns the size of a top over a base of `size` bytes, `None` if the base is too large.
 pub(super) fn size_of(size: u64) -> Option<u64> {
+    if size > MOST {
+        return None;
+    }
     let blocks = size.div_ceil(BLOCK);
     data_of(blocks).checked_add(blocks.checked_mul(BLOCK)?)
 }

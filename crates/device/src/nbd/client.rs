@@ -52,6 +52,8 @@ pub(crate) struct Client {
     pub(super) write_flags: u16,
     /// Asked on each new connection before anything is written.
     guard: Mutex<Option<RepeatGuard>>,
+    /// Held by the thread that flushes.
+    flushing: Mutex<()>,
     /// A flush has failed: what was written since the one before may be lost.
     flush_failed: AtomicBool,
 }
@@ -74,8 +76,8 @@ impl Client {
         let state = State { session: Arc::new(session), reconnecting: false, failed: None };
         let unflushed = Unflushed::new(connector.url.unflushed);
         let (state, changed) = (Mutex::new(state), Condvar::new());
-        let (guard, flush_failed) = (Mutex::default(), AtomicBool::new(false));
-        Ok(Self { connector, agreed, state, changed, unflushed, write_flags, guard, flush_failed })
+        let (guard, flushing, flush_failed) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
+        Ok(Self { connector, agreed, state, changed, unflushed, write_flags, guard, flushing, flush_failed })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -267,6 +269,8 @@ impl Client {
     /// # Errors
     /// As [`run`](Self::run); [`NbdError::FlushFailed`] after a flush that the server has failed.
     pub(crate) fn flush(&self) -> Result<(), NbdError> {
+        // One at a time: a server may tell only one of two of its failed write.
+        let _alone = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(why) = &self.state().failed {
             return Err(why.clone());
         }
