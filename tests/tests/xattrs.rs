@@ -3,7 +3,7 @@
 
 use lanefs::{AtSymlink, NewAttr, SetAttr, SetXattr, Volume};
 use lanefs_format::acl::{Acl, AclEntry, Tag};
-use lanefs_tests::{LoopMount, debugfs, dumpe2fs, e2fsck_clean, mke2fs, open, writing};
+use lanefs_tests::{LoopMount, debugfs, dumpe2fs, e2fsck_clean, mke2fs, open, run, writing};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -356,7 +356,7 @@ fn new_names_inherit_as_the_kernel_has_it() {
                     "import os; r='{root}/d{i}/'; os.umask(0o77); os.close(os.open(r+'f{mode}', os.O_CREAT|os.O_WRONLY, {mode})); \
                      os.mkdir(r+'d{mode}', {mode}); os.mkfifo(r+'p{mode}', {mode})"
                 );
-                lanefs_tests::run("python3", &["-c", &script]);
+                run("python3", &["-c", &script]);
                 let attr = NewAttr { permissions: mode, uid: 0, gid: 0 };
                 let open = volume.open_dir(format!("/d{i}")).unwrap();
                 open.create_new_file(format!("f{mode}"), attr).unwrap();
@@ -418,4 +418,34 @@ fn a_full_volume_says_so_and_stays_whole() {
     volume.set_xattr("/0", "user.small", b"s", SetXattr::Create).unwrap();
     volume.close().unwrap();
     e2fsck_clean(&path);
+}
+
+/// Of inodes that tune2fs made larger, the kernel takes 32 bytes of the new room before it reads
+/// attributes.
+#[test]
+fn attributes_of_enlarged_inodes_are_where_the_kernel_looks() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["-I", "128", "-O", "^flex_bg,^metadata_csum,^resize_inode,^orphan_file,^metadata_csum_seed"];
+    let image = image(dir.path(), "v", &args);
+    let mount = LoopMount::new(&image, "");
+    fs::write(mount.path().join("f"), "f").unwrap();
+    mount.unmount();
+    // tune2fs wants a volume that was checked after its last use.
+    run("e2fsck", &["-fp", image.to_str().unwrap()]);
+    run("tune2fs", &["-I", "256", image.to_str().unwrap()]);
+    let volume = open(writing(), &image).unwrap();
+    let root = volume.open_dir("/").unwrap();
+    root.lookup("f").unwrap().set_xattr("user.a", b"by lanefs", SetXattr::Any).unwrap();
+    drop(root);
+    volume.close().unwrap();
+    e2fsck_clean(&image);
+    for _ in 0..2 {
+        let mount = LoopMount::new(&image, "");
+        let path = mount.path().join("f");
+        assert_eq!(of_kernel(&path), Attrs::from([("user.a".into(), b"by lanefs".to_vec())]));
+        // The kernel writes the inode.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        mount.unmount();
+        e2fsck_clean(&image);
+    }
 }

@@ -14,6 +14,7 @@ use crate::checksum::{Checksummer, ext4_chksum};
 use crate::file_type::{DeviceNumber, FileType, S_IFMT};
 use crate::le::{join, put, put_u16, put_u32, u16_at, u32_at};
 use crate::time::Timestamp;
+use crate::xattr::EXT4_XATTR_MAGIC;
 use crate::{FormatError, Incompat, Result, RoCompat, Superblock};
 
 /// The root directory.
@@ -29,6 +30,8 @@ pub const GOOD_OLD_INODE_SIZE: usize = 128;
 const I_BLOCK: usize = 0x28;
 const CHECKSUM_LO: usize = 0x7C;
 const EXTRA_ISIZE: usize = 0x80;
+/// The extra size that the kernel gives inodes.
+const KERNEL_EXTRA_ISIZE: u16 = 32;
 const CHECKSUM_HI: usize = 0x82;
 const BLOCKS_MAX: u64 = (1 << 48) - 1;
 
@@ -246,7 +249,7 @@ impl Inode {
                 return Err(FormatError::InodeChecksum { ino, found, expected });
             }
         }
-        let inode = Self::decode(b, ino, extra_isize, ctx);
+        let inode = Self::decode(b, ino, used_extra_isize(b, extra_isize), ctx);
         inode.check()?;
         Ok(inode)
     }
@@ -488,6 +491,16 @@ impl Inode {
 /// Returns whether fields up to byte `end` of the inode are there.
 fn fits(extra_isize: u16, end: usize) -> bool {
     GOOD_OLD_INODE_SIZE + usize::from(extra_isize) >= end
+}
+
+/// Returns the extra size of an inode in use. Where it is stored as 0, as tune2fs leaves old inodes
+/// that it makes larger, the kernel takes 32 bytes for it with the next change, and sees no
+/// attributes. One that has attributes there all the same keeps them.
+fn used_extra_isize(b: &[u8], stored: u16) -> u16 {
+    let room = b.len().saturating_sub(GOOD_OLD_INODE_SIZE) as u16;
+    let is_used = u16_at(b, 0x00) != 0;
+    let has_attributes = room > 0 && u32_at(b, GOOD_OLD_INODE_SIZE) == EXT4_XATTR_MAGIC;
+    if stored == 0 && is_used && !has_attributes { room.min(KERNEL_EXTRA_ISIZE) } else { stored }
 }
 
 fn truncated(len: usize, ctx: &InodeContext) -> FormatError {
