@@ -16,6 +16,7 @@ use crate::store::txn::{BlockKind, Mark, Txn, credits};
 use crate::store::{Store, TableSlot};
 use crate::store::{dir, map, orphan, xattr};
 use lanefs_format::{DeviceNumber, FileType, Incompat, Inode, InodeFlags, S_ISGID, ext4_chksum};
+use std::mem;
 
 /// Bytes of the longest path, and so of the longest symbolic link, with its final NUL.
 pub(crate) const PATH_MAX: usize = 4096;
@@ -115,7 +116,7 @@ impl CachedInode {
                     (named, txn.mark() == start)
                 });
                 match made {
-                    Ok((Ok(()), _)) => Ok(new.inode),
+                    Ok((Ok(()), _)) => new.named(txn).map(|()| new.inode),
                     // Part of the directory has changed already: settling the handle will abort the
                     // journal.
                     Ok((Err(e), false)) => Err(e),
@@ -240,7 +241,9 @@ impl<'f> NewInode<'f> {
         Ok(Self { inode, slot, start })
     }
 
-    /// Gives the inode its content and its inherited ACLs, and writes it to the table.
+    /// Gives the inode its content and its inherited ACLs, and writes it to the table without
+    /// links: a thread that asks for its number finds no inode before [`named`](Self::named). It
+    /// would cache what an undo takes back.
     pub(super) fn fill(&mut self, txn: &mut Txn<'f>, parent: &CachedInode, kind: &NewKind<'_>) -> Result<()> {
         let inode = &mut self.inode;
         xattr::inherit_acl(txn, &parent.state(), inode)?;
@@ -254,7 +257,16 @@ impl<'f> NewInode<'f> {
                 }
             }
         }
-        self.slot.write_new(txn, inode)
+        let links_count = mem::take(&mut inode.links_count);
+        let written = self.slot.write_new(txn, inode);
+        inode.links_count = links_count;
+        written
+    }
+
+    /// Writes the inode with its links, once a directory entry names it. The table's block is in
+    /// memory, because the handle has changed it before.
+    pub(super) fn named(&self, txn: &Txn<'f>) -> Result<()> {
+        self.slot.write(txn, &self.inode)
     }
 
     /// Undoes the inode, under the same handle. All blocks that this changes are in memory, because

@@ -293,6 +293,7 @@ impl<'a> Side<'a> {
                 (parent.mtime, parent.ctime) = (now, now);
                 Ok(())
             })?;
+            left.map_or(Ok(()), |new| new.named(txn))?;
             stamp_moved(txn, node, &moved, above.as_ref().map(|above| (above, dst.dir.ino)))?;
             match &over {
                 Some((target, prepared)) if is_dir => drop_dir(txn, &to, target, prepared)?,

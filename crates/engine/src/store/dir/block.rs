@@ -203,13 +203,17 @@ impl<'a> Dir<'a> {
 /// Claims space for `blocks` that will be [appended](append), and for their map.
 ///
 /// # Errors
-/// [`Error::NoSpace`]: nothing is claimed.
+/// [`Error::NoSpace`], [`Error::DirFull`] for more than the largest size: nothing is claimed.
 pub(super) fn claim(txn: &mut Txn<'_>, inode: &Inode, blocks: u32) -> Result<()> {
     let store = txn.store();
     if blocks == 0 {
         return Ok(());
     }
-    let lblk = (inode.size / u64::from(store.block_size)) as u32;
+    let block_size = u64::from(store.block_size);
+    if inode.size.saturating_add(u64::from(blocks) * block_size) > store.dirs().max_size() {
+        return Err(Error::DirFull);
+    }
+    let lblk = (inode.size / block_size) as u32;
     let map = map::insert_blocks(store, inode, lblk, blocks, blocks as usize - 1)?;
     txn.spend(alloc::claim(store, u64::from(blocks) + map as u64)?);
     Ok(())
