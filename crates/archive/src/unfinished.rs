@@ -276,8 +276,8 @@ impl UnfinishedFolder {
         self.made.as_deref().unwrap_or(&self.target)
     }
 
-    /// Gives the folder its name, when all names in it are durable. Nothing that is there is lost: a
-    /// rename replaces an empty folder only.
+    /// Gives the folder its name, when all names in it are durable. Nothing that is there is lost:
+    /// a rename replaces an empty folder only.
     pub(crate) fn finish(mut self) -> Result<(), Error> {
         let synced = sync_folders(self.path());
         let mode = synced.map(|()| self.mode.take());

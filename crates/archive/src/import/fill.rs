@@ -18,9 +18,13 @@ use crate::member::{Kind, Member};
 use crate::path::{clean, is_lost_found, shown, split};
 use crate::{Action, Cause, Error, Event, Place};
 use lanefs::device::os_name::OsStrExt;
+use lanefs::format::InodeFlags;
 use lanefs::{Dir, FallocMode, Metadata, NewAttr, SetXattr, Timestamp, Volume};
 use std::ffi::OsStr;
 use std::path::Path;
+
+/// The most names of a file in ext4 (EXT4_LINK_MAX).
+const LINK_MAX: u16 = 65000;
 
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
@@ -346,6 +350,7 @@ impl<'a> Fill<'a> {
                     Err(lanefs::Error::Invalid("a link in the place of a directory that its target is in"))
                 }
                 Err(lanefs::Error::Exists) => {
+                    check_linkable(&from.symlink_metadata(OsStr::from_bytes(target_name))?)?;
                     self.displace(&dir, name).and_then(|()| link()).map(|()| Made::New)
                 }
                 linked => linked.map(|()| Made::New),
@@ -458,6 +463,17 @@ impl<'a> Fill<'a> {
         let room = verity.room(size, meta.block_size()).ok_or(lanefs::Error::FileTooBig)?;
         file.fallocate(FallocMode::KeepSize, room.start, room.end - room.start)
     }
+}
+
+/// Checks that an inode can have another name, before what has that name is removed.
+fn check_linkable(meta: &Metadata) -> lanefs::Result<()> {
+    if meta.is_dir() {
+        return Err(lanefs::Error::NotPermitted("a directory has one name"));
+    }
+    if meta.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+        return Err(lanefs::Error::NotPermitted("the inode is immutable or append-only"));
+    }
+    if meta.nlink() >= LINK_MAX { Err(lanefs::Error::TooManyLinks) } else { Ok(()) }
 }
 
 /// Returns whether a path leads through another one.

@@ -36,8 +36,8 @@ struct Head<'a> {
 }
 
 impl Subject {
-    /// Returns the answer to the owner: `/stats`, `/metrics`, `/hold`, which holds the device still,
-    /// and `/end`, which waits for the end of the mount.
+    /// Returns the answer to the owner: `/stats`, `/metrics`, `/hold`, which holds the device
+    /// still, and `/end`, which waits for the end of the mount.
     pub(super) fn for_owner(&self, path: &str) -> PathAnswer {
         match path {
             "/stats" => self.with(|stats| self.json(&stats)).into(),

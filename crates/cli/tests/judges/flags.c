@@ -77,8 +77,8 @@ static int map_write(int fd) {
     return result;
 }
 
-/* Each flag alone changed, on a file and a folder, without those that lanefs refuses: j, e, F and the
- * unused bit 0x400000. */
+/* Each flag alone changed, on a file and a folder, without those that lanefs refuses: j, e, F and
+ * the unused bit 0x400000. */
 static void bits(const char *path) {
     int had = flags_of(path);
     for (int bit = 0; bit < 32; bit++) {

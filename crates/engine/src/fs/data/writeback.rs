@@ -210,8 +210,8 @@ impl Fs {
         self.write_back_files(&Mutex::new(self.pages.dirty_files().into_iter()))
     }
 
-    /// Writes out all pages as [`write_back_all`](Self::write_back_all) does, but to a remote device
-    /// several files at a time: each would wait for the network on its own.
+    /// Writes out all pages as [`write_back_all`](Self::write_back_all) does, but to a remote
+    /// device several files at a time: each would wait for the network on its own.
     ///
     /// # Errors
     /// The errors of [`write_back_all`](Self::write_back_all).

@@ -38,22 +38,10 @@ impl CachedInode {
     /// Gives this inode the name `name` in `dir`.
     ///
     /// # Errors
-    /// [`Error::NotPermitted`] for a directory, [`Error::TooManyLinks`], [`Error::Exists`] only for
-    /// an inode that could have the name, so that a caller may remove what is there;
+    /// [`Error::NotPermitted`] for a directory, [`Error::Exists`], [`Error::TooManyLinks`];
     /// [`Error::NotFound`] if another thread has removed the last name meanwhile.
     pub(crate) fn link(&self, dir: &CachedInode, name: &[u8]) -> Result<()> {
         self.fs.with_room(|| self.link_once(dir, name))
-    }
-
-    /// Checks that this inode may have another name, and returns its type.
-    fn check_linkable(&self) -> Result<FileType> {
-        self.check_mutable()?;
-        let inode = self.state();
-        match inode.file_type()? {
-            FileType::Directory => Err(Error::NotPermitted("a directory has one name")),
-            _ if inode.links_count >= LINK_MAX => Err(Error::TooManyLinks),
-            file_type => Ok(file_type),
-        }
     }
 
     fn link_once(&self, dir: &CachedInode, name: &[u8]) -> Result<()> {
@@ -64,9 +52,13 @@ impl CachedInode {
         }
         let _exclusive = dir.lock();
         dir.check_alive()?;
-        let file_type = self.check_linkable()?;
-        dir.check_not_immutable()?;
         let slot = find_name(dir, name)?.vacant()?;
+        dir.check_not_immutable()?;
+        self.check_mutable()?;
+        let file_type = match self.state().file_type()? {
+            FileType::Directory => return Err(Error::NotPermitted("a directory has one name")),
+            file_type => file_type,
+        };
         let (from, to) = (dir.prepare()?, self.prepare()?);
         let needed = slot.credits(&self.fs, &dir.state()) + 2 * credits::INODE + credits::ORPHAN;
         let now = self.fs.now();
