@@ -75,6 +75,9 @@ pub(crate) struct Fs {
     writers: Writers,
     /// Held by the thread that closes the volume.
     closing: Mutex<()>,
+    /// Held by the writer that writes out what all have left to a remote device. It holds no other
+    /// lock then.
+    clearing: Mutex<()>,
     /// The flush that covers data of files whose inodes were evicted since.
     unflushed: AtomicU64,
     /// The opener and all uses of inodes: the last release closes the volume.

@@ -207,6 +207,7 @@ impl Fs {
             dirty_times: DirtyTimes::default(),
             writers: Writers::default(),
             closing: Mutex::default(),
+            clearing: Mutex::default(),
             unflushed: AtomicU64::new(0),
             users: AtomicUsize::new(1),
             claim: None,

@@ -224,6 +224,18 @@ impl Fs {
         })
     }
 
+    /// Writes out all files for a writer that must stop, unless another one does so already: then
+    /// waits for it. Returns whether fewer pages are dirty.
+    fn clear_together(&self) -> bool {
+        let before = self.pages.dirty_bytes();
+        let _alone = self.clearing.lock();
+        if self.pages.pressure() == Pressure::Stop {
+            // A sync through a handle of a file that failed reports that.
+            let _ = self.write_back_together();
+        }
+        self.pages.dirty_bytes() < before
+    }
+
     /// Writes out the files that no other thread has taken.
     fn write_back_files(&self, files: &Mutex<impl Iterator<Item = Arc<FileCache>>>) -> Result<()> {
         let mut first = Ok(());
@@ -337,6 +349,12 @@ impl Content<'_> {
         // Most dirty pages belong to other files: writes those out too before this writer goes on.
         // It gets no error of another file.
         while fs.pages.pressure() == Pressure::Stop {
+            if fs.device.is_remote() {
+                if fs.clear_together() {
+                    continue;
+                }
+                break;
+            }
             let files = fs.pages.dirty_files().into_iter();
             let mut nodes = files.filter_map(|pages| fs.known_inode(pages.ino()));
             if !nodes.any(|node| write_back_noted(&node).is_ok()) {

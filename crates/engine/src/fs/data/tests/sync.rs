@@ -159,6 +159,21 @@ impl BlockDevice for Remote {
     }
 }
 
+/// A writer that is ahead of the device writes out other files too, before it goes on.
+#[test]
+fn a_writer_ahead_of_a_server_writes_many_files_at_a_time() {
+    let below = MemDevice::new(32 << 20);
+    lanefs_mkfs::format(&below, &lanefs_mkfs::Options::default()).unwrap();
+    let (under_way, most) = Default::default();
+    let device = Arc::new(Remote { below, under_way, most });
+    let options = OpenOptions::new().write(true).commit_interval(Duration::ZERO).cache_bytes(2 << 20);
+    let volume: Volume = options.open_device(device.clone()).unwrap();
+    (0..1000).for_each(|i| volume.write(format!("/{i}"), &[i as u8; 5000]).unwrap());
+    assert!(device.most.load(Ordering::SeqCst) > 4, "one after the other");
+    (0..1000).for_each(|i| assert_eq!(volume.read(format!("/{i}")).unwrap(), [i as u8; 5000]));
+    volume.close().unwrap();
+}
+
 /// Also of a volume that is claimed, which is written to through the fence of its claim.
 #[test]
 fn many_files_are_written_to_a_server_at_a_time() {
