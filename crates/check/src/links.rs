@@ -5,10 +5,7 @@ use crate::Check;
 use crate::dir_body::Dir;
 use crate::finding::Structure;
 use crate::rule::Rule;
-use lanefs_format::{EXT4_ROOT_INO, FileType, RoCompat};
-
-/// Links from which on a directory may count 1, for "more than fit" (`dir_nlink`).
-const EXT4_LINK_MAX: u32 = 65000;
+use lanefs_format::{EXT4_LINK_MAX, EXT4_ROOT_INO, FileType, RoCompat};
 
 /// The result of a walk from a directory to the root by its parents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,7 +92,7 @@ impl Check {
             return self.findings.add(structure, Rule::Lost { links: found });
         }
         // A directory that once had too many to count keeps its 1 when it has fewer again.
-        let has_had_many = counted >= EXT4_LINK_MAX || note.indexed && counted > 1;
+        let has_had_many = counted >= EXT4_LINK_MAX.into() || note.indexed && counted > 1;
         let many = is_dir && found == 1 && has_had_many && self.sb.has_ro(RoCompat::DIR_NLINK);
         // A value's count of users is kept elsewhere in its inode.
         if u32::from(found) != counted && !many && !note.holds_value {

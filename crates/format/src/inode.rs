@@ -24,6 +24,9 @@ pub const EXT4_RESIZE_INO: u32 = 7;
 /// The usual journal inode; `s_journal_inum` says which it is.
 pub const EXT4_JOURNAL_INO: u32 = 8;
 
+/// The most names of a file, and of a directory whose links are counted.
+pub const EXT4_LINK_MAX: u16 = 65000;
+
 /// Bytes of an inode that every volume has.
 pub const GOOD_OLD_INODE_SIZE: usize = 128;
 

@@ -35,8 +35,8 @@ pub use file_type::{DeviceNumber, FileType, S_IFMT, S_ISGID, S_ISUID};
 pub use geometry::{InodeSlot, Layout};
 pub use group_desc::{GroupDesc, GroupFlags};
 pub use inode::{
-    EXT4_JOURNAL_INO, EXT4_RESIZE_INO, EXT4_ROOT_INO, GOOD_OLD_INODE_SIZE, Inode, InodeContext, InodeFlags,
-    InodeUse,
+    EXT4_JOURNAL_INO, EXT4_LINK_MAX, EXT4_RESIZE_INO, EXT4_ROOT_INO, GOOD_OLD_INODE_SIZE, Inode,
+    InodeContext, InodeFlags, InodeUse,
 };
 pub use mmp::{EXT4_MMP_SEQ_CLEAN, EXT4_MMP_SEQ_FSCK, EXT4_MMP_SEQ_MAX, Mmp, MmpState};
 pub use superblock::{

@@ -108,7 +108,7 @@ impl<'h> Caller<'h> {
     }
 
     /// Returns whether the kernel sends a request of root from a thread of another user, as
-    /// overlayfs does with the rights of the user who mounted it.
+    /// overlayfs does with the rights of its own mount.
     fn is_lent(&self) -> bool {
         let status = || std::fs::read_to_string(format!("/proc/{}/status", self.thread)).ok();
         self.uid == 0 && status().and_then(|text| Status::user(&text)).is_some_and(|user| user != 0)

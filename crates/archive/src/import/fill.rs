@@ -18,13 +18,10 @@ use crate::member::{Kind, Member};
 use crate::path::{clean, is_lost_found, shown, split};
 use crate::{Action, Cause, Error, Event, Place};
 use lanefs::device::os_name::OsStrExt;
-use lanefs::format::InodeFlags;
+use lanefs::format::{EXT4_LINK_MAX, InodeFlags};
 use lanefs::{Dir, FallocMode, Metadata, NewAttr, SetXattr, Timestamp, Volume};
 use std::ffi::OsStr;
 use std::path::Path;
-
-/// The most names of a file in ext4 (EXT4_LINK_MAX).
-const LINK_MAX: u16 = 65000;
 
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
@@ -473,7 +470,7 @@ fn check_linkable(meta: &Metadata) -> lanefs::Result<()> {
     if meta.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
         return Err(lanefs::Error::NotPermitted("the inode is immutable or append-only"));
     }
-    if meta.nlink() >= LINK_MAX { Err(lanefs::Error::TooManyLinks) } else { Ok(()) }
+    if meta.nlink() >= EXT4_LINK_MAX { Err(lanefs::Error::TooManyLinks) } else { Ok(()) }
 }
 
 /// Returns whether a path leads through another one.

@@ -1,13 +1,13 @@
 //! Another name for an inode, and reading symbolic links.
 
-use super::{LINK_MAX, check_new_name, find_name};
+use super::{check_new_name, find_name};
 use crate::error::{Corrupt, Error, Result};
 use crate::fs::inode::{CachedInode, InodeRef};
 use crate::store::kind;
 use crate::store::map::{self, Mapping};
 use crate::store::txn::credits;
 use crate::store::{dir, orphan};
-use lanefs_format::FileType;
+use lanefs_format::{EXT4_LINK_MAX, FileType};
 use std::sync::Arc;
 
 /// Links the inode that `find` finds. If another thread removes the inode's last name meanwhile,
@@ -73,7 +73,7 @@ impl CachedInode {
             // the name.
             to.update(txn, |txn, inode| {
                 let was = inode.links_count;
-                if was >= LINK_MAX {
+                if was >= EXT4_LINK_MAX {
                     return Err(Error::TooManyLinks);
                 }
                 if was == 0 && !self.is_linkable() {

@@ -26,11 +26,8 @@ use crate::error::{Error, Result};
 use crate::fs::Fs;
 use crate::store::Store;
 use crate::store::dir::check_name;
-use lanefs_format::{Compat, Inode, RoCompat};
+use lanefs_format::{Compat, EXT4_LINK_MAX, Inode, RoCompat};
 use lookup::{find, find_entry, find_name};
-
-/// The largest i_links_count. Directories of a volume with dir_nlink go to 1 beyond it.
-const LINK_MAX: u16 = 65000;
 
 pub(crate) fn is_dots(name: &[u8]) -> bool {
     name == b"." || name == b".."
@@ -45,7 +42,7 @@ fn check_new_name(name: &[u8]) -> Result<()> {
 /// Checks whether another subdirectory fits in `dir`.
 fn check_dir_links(fs: &Fs, dir: &Inode) -> Result<()> {
     let uncounted = fs.has_ro(RoCompat::DIR_NLINK) && fs.has(Compat::DIR_INDEX);
-    if dir.links_count >= LINK_MAX && !uncounted { Err(Error::TooManyLinks) } else { Ok(()) }
+    if dir.links_count >= EXT4_LINK_MAX && !uncounted { Err(Error::TooManyLinks) } else { Ok(()) }
 }
 
 /// Counts a new subdirectory. Beyond the bound a directory has 1 link: "too many to count".
@@ -53,7 +50,7 @@ fn add_dir_link(store: &Store, dir: &mut Inode) {
     if dir.links_count == 1 && store.has_ro(RoCompat::DIR_NLINK) {
         return;
     }
-    dir.links_count = if dir.links_count >= LINK_MAX { 1 } else { dir.links_count + 1 };
+    dir.links_count = if dir.links_count >= EXT4_LINK_MAX { 1 } else { dir.links_count + 1 };
 }
 
 /// Counts a removed subdirectory. A directory keeps its own two links, and 1 stays 1.

@@ -1,5 +1,7 @@
 //! Changes of attributes: refused or done as a whole.
 
+use super::create::{NewInode, NewKind, create_credits};
+use crate::store::alloc::InodeHint;
 use crate::{AtSymlink, Error, FallocMode, NewAttr, OpenOptions, SetAttr, Volume};
 use lanefs_device::MemDevice;
 use lanefs_format::InodeFlags;
@@ -11,6 +13,24 @@ fn volume() -> Volume {
     let device = MemDevice::new(16 << 20);
     lanefs_mkfs::format(&device, &Options::default()).unwrap();
     OpenOptions::new().write(true).open_device(Arc::new(device)).unwrap()
+}
+
+/// A thread that asks for its number would keep what an undo takes back.
+#[test]
+fn a_number_has_no_inode_before_it_has_a_name() {
+    let volume = volume();
+    let file = volume.create_file("/f").unwrap();
+    let fs = &file.inode().fs;
+    let (root, kind) = (fs.root().unwrap(), NewKind::Dir);
+    let attr = NewAttr { permissions: 0o755, uid: 0, gid: 0 };
+    let made = fs.transact(create_credits(&kind), |txn| {
+        let mut new = NewInode::take(txn, &root, InodeHint::Dir { parent: root.ino }, &kind, attr)?;
+        new.fill(txn, &root, &kind)?;
+        let found = fs.inode(new.inode.ino).is_ok();
+        new.undo(txn)?;
+        Ok(found)
+    });
+    assert!(!made.unwrap(), "it was found");
 }
 
 #[test]

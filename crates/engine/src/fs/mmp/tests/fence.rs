@@ -1,6 +1,7 @@
 //! What a holder may write, and when it has lost its volume.
 
 use super::*;
+use lanefs_device::{RepeatGuard, forward_to};
 
 #[test]
 fn a_volume_is_held_while_it_is_open() {
@@ -215,6 +216,40 @@ fn a_slow_look_is_repeated() {
         volume.write("/a", b"1").unwrap();
         assert_eq!(volume.sync().is_err(), fails);
     }
+}
+
+/// A device that keeps what it is to ask before it repeats writes.
+#[derive(Debug)]
+struct Repeating {
+    below: Arc<MemDevice>,
+    guard: Mutex<Option<RepeatGuard>>,
+}
+
+impl BlockDevice for Repeating {
+    forward_to!(below: size read_only read_at write_at flush discard);
+
+    fn guard_repeats(&self, guard: RepeatGuard) {
+        *self.guard.lock().unwrap() = Some(guard);
+    }
+}
+
+/// A connection that is lost while the claim is given back, and made again when another host has
+/// the volume.
+#[test]
+fn a_claim_that_was_given_back_repeats_nothing_over_the_next_one() {
+    let shared = Shared::new();
+    let device = Arc::new(Repeating { below: shared.device.clone(), guard: Mutex::default() });
+    let volume = shared.open_on(device.clone(), &Arc::new(Clock::default())).unwrap();
+    volume.write("/a", b"1").unwrap();
+    volume.close().unwrap();
+    let check = device.guard.lock().unwrap().clone().unwrap().check;
+    let now = || shared.block.read_bytes().unwrap();
+    assert_eq!(shared.mmp().state(), MmpState::Clean);
+    check(&now()).unwrap();
+    shared.writer()(7);
+    assert!(check(&now()).unwrap_err().contains("another one has taken the volume"));
+    shared.writer()(EXT4_MMP_SEQ_CLEAN);
+    check(&now()).unwrap_err();
 }
 
 /// A device lends no memory past the fence.
