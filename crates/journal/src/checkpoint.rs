@@ -29,6 +29,16 @@ struct CheckpointState {
     in_flight: Vec<u64>,
 }
 
+/// Guard of a batch in flight. Dropping it ends the batch, also during a panic.
+#[derive(Debug)]
+pub(crate) struct Landing<'a>(pub(crate) &'a Committed);
+
+impl Drop for Landing<'_> {
+    fn drop(&mut self) {
+        self.0.landed();
+    }
+}
+
 /// A committed content and where it belongs.
 #[derive(Debug)]
 pub(crate) struct Uncheckpointed {
@@ -88,8 +98,8 @@ impl Committed {
         due
     }
 
-    /// Returns the part of a batch that must still be written. It counts as in flight until
-    /// [`landed`](Self::landed).
+    /// Returns the part of a batch that must still be written. It counts as in flight until a
+    /// [`Landing`] is dropped.
     pub(crate) fn depart<'a>(&self, batch: &'a [Uncheckpointed]) -> Vec<(u64, &'a [u8])> {
         let mut state = self.state.lock();
         let newest = |uncheckpointed: &Uncheckpointed| {
@@ -102,7 +112,7 @@ impl Committed {
     }
 
     /// Ends the writes of a batch, whether they succeeded or not, and wakes waiting committers.
-    pub(crate) fn landed(&self) {
+    fn landed(&self) {
         self.state.lock().in_flight.clear();
         self.landed.notify_all();
     }

@@ -14,6 +14,7 @@
 //! - The last commit opens no other transaction: none commits between the last checkpoint and the
 //!   superblock update that marks the log empty.
 
+use crate::checkpoint::Landing;
 use crate::core::{Core, Past};
 use crate::gate::Place;
 use crate::pending::CommitData;
@@ -37,14 +38,14 @@ fn with_writes<R>(data: &Data, f: impl FnOnce(&[WriteOp<'_>]) -> Result<R>) -> R
     f(&ops)
 }
 
-/// Aborts the journal if a commit or a checkpoint panics: a partial one must not be read as a
-/// complete one.
+/// Ends the journal if a commit, a checkpoint or a flush panics: a partial one must not be read as
+/// a complete one.
 pub(crate) struct Unfinished<'a>(pub(crate) &'a Core);
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let why = "a thread panicked in the middle of a commit or a checkpoint";
+            let why = "a thread panicked in the middle of a commit, a checkpoint or a flush";
             self.0.fail(JournalError::Aborted(why.into()));
         }
     }
@@ -116,7 +117,11 @@ impl Core {
             return Ok(());
         }
         self.check()?;
-        self.flush.wait_together(&*self.device, ticket).inspect_err(|error| self.abort(error))
+        let unfinished = Unfinished(self);
+        let flushed = self.flush.wait_together(&*self.device, ticket);
+        // Not dropped: a thread that flushes while it panics for another reason ends no journal.
+        std::mem::forget(unfinished);
+        flushed.inspect_err(|error| self.abort(error))
     }
 
     /// Commits the running transaction. Only the leader calls it. Returns the time spent on
@@ -326,8 +331,9 @@ impl Core {
         let home = self.uncheckpointed.take_off(last.tid);
         for batch in home.chunks(BATCH) {
             let writes = self.uncheckpointed.depart(batch);
+            let landing = Landing(&self.uncheckpointed);
             let written = write_merged(&*self.device, u64::from(self.block_size), &writes);
-            self.uncheckpointed.landed();
+            drop(landing);
             written?;
             self.counters.blocks_checkpointed.add(writes.len() as u64);
         }

@@ -86,6 +86,17 @@ pub enum JournalError {
         /// The block of the log whose checksum is wrong.
         log_block: u32,
     },
+    /// The commit block at the end of the log is damaged. Only memory tears it, and there it is
+    /// dropped; a volume that memory wrote may have been opened by another name.
+    #[error(
+        "the last transaction {tid} of the log is damaged (log block {log_block}: wrong checksum); if memory wrote it, open it as pmem:FILE"
+    )]
+    DamagedLastCommit {
+        /// The transaction.
+        tid: Tid,
+        /// The commit block's block of the log.
+        log_block: u32,
+    },
     /// A copy in the log is damaged, though its transaction was committed.
     #[error(
         "transaction {tid} of the log is damaged (log block {log_block}, a copy of block {block}: wrong checksum)"

@@ -8,7 +8,8 @@
 //! - The flush of a ticket, and every later one, covers all writes that had returned when the
 //!   ticket was taken.
 //! - A failure is permanent: every caller whose ticket no successful flush has covered gets the
-//!   error. Earlier writes may be lost, and no later flush can prove otherwise.
+//!   error. Earlier writes may be lost, and no later flush can prove otherwise. A panic of the
+//!   device is a failure too.
 
 use crate::baton::Baton;
 use crate::{JournalError, Result};
@@ -61,6 +62,15 @@ impl Default for SharedFlush {
             error: Mutex::new(None),
             baton: Baton::default(),
         }
+    }
+}
+
+/// Guard of a running flush. Dropping it, as only a panic does, latches the failure.
+struct LostFlush<'a>(&'a SharedFlush);
+
+impl Drop for LostFlush<'_> {
+    fn drop(&mut self) {
+        self.0.fail(JournalError::Aborted("a thread panicked in the middle of a flush".into()));
     }
 }
 
@@ -117,17 +127,23 @@ impl SharedFlush {
                 let began = Instant::now();
                 let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
                 fence(Ordering::SeqCst);
-                match flush() {
+                let lost = LostFlush(self);
+                let flushed = flush();
+                std::mem::forget(lost);
+                match flushed {
                     // One flush runs at a time, so no thread has stored a greater number.
                     Ok(()) => self.done.store(number, Ordering::Release),
-                    Err(error) => {
-                        self.error.lock().get_or_insert(error);
-                        self.failed.store(true, Ordering::Release);
-                    }
+                    Err(error) => self.fail(error),
                 }
                 turn.pass(Some(began.elapsed()), over);
             }
         }
+    }
+
+    /// Latches a failure; the first one stays.
+    fn fail(&self, error: JournalError) {
+        self.error.lock().get_or_insert(error);
+        self.failed.store(true, Ordering::Release);
     }
 }
 

@@ -225,8 +225,11 @@ impl BlockDevice for CowDevice {
         self.top.as_ref().map_or(1, |top| top.device.alignment()).max(self.base.alignment())
     }
 
+    /// Returns the smaller unit of base and top: the base may hold what was torn before it had a
+    /// top.
     fn atomic_write(&self) -> usize {
-        self.top.as_ref().map_or(512, |top| top.device.atomic_write()).min(UNIT)
+        let of_top = self.top.as_ref().map_or(UNIT, |top| top.device.atomic_write());
+        of_top.min(self.base.atomic_write()).min(UNIT)
     }
 
     /// Returns the owner of base and top, or 65534 if they have two.

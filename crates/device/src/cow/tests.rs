@@ -368,6 +368,32 @@ fn a_top_that_another_process_made_meanwhile_is_kept() {
     }
 }
 
+/// A device that writes so many bytes whole.
+#[derive(Debug)]
+struct Whole {
+    below: Arc<MemDevice>,
+    unit: usize,
+}
+
+impl BlockDevice for Whole {
+    crate::forward_to!(below: size read_only read_at write_at flush discard);
+
+    fn atomic_write(&self) -> usize {
+        self.unit
+    }
+}
+
+/// A volume on the base may have been torn there before it got a top.
+#[test]
+fn a_unit_is_no_larger_than_that_of_the_base() {
+    for (of_base, of_top, expected) in [(8, 512, 8), (512, 8, 8), (512, 4096, 512), (8192, 8192, 4096)] {
+        let below = Whole { below: base(), unit: of_base };
+        let above = Whole { below: top(), unit: of_top };
+        let device = CowDevice::new(Arc::new(below), Arc::new(above), "base").unwrap();
+        assert_eq!(device.atomic_write(), expected, "{of_base} {of_top}");
+    }
+}
+
 /// A base that stops between the read of its bytes and the return, the first time.
 #[derive(Debug)]
 struct SlowBase {

@@ -1,6 +1,6 @@
 //! The checksums of a log, and the features that decide the layout of its blocks.
 
-use super::{TAIL_LEN, get_u32, put_u32};
+use super::{BlockType, Commit, TAIL_LEN, get_u32, put_u32};
 
 /// The kind of checksums that a log carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,12 +85,27 @@ impl Layout {
     /// Returns whether the checksum at the end of a descriptor or revoke block is right. True
     /// without V2 and V3.
     pub fn verify_tail(&self, block: &[u8]) -> bool {
+        self.checksum_error(BlockType::Descriptor, block) == 0
+    }
+
+    /// Returns the checksum in a descriptor, revoke or commit block XOR the right one: 0 if it is
+    /// right, and without V2 and V3.
+    ///
+    /// A crc is linear, and all these blocks have the same length. So every sound block that was
+    /// written under one other UUID has the same error. That of a damaged block is any number.
+    pub fn checksum_error(&self, block_type: BlockType, block: &[u8]) -> u32 {
         if !self.has_tails() {
-            return true;
+            return 0;
         }
-        let Some(at) = block.len().checked_sub(TAIL_LEN) else { return false };
-        let body = block.get(..at).unwrap_or_default();
-        get_u32(block, at) == Some(crc(crc(self.seed, body), &[0; TAIL_LEN]))
+        let at = match block_type {
+            BlockType::Commit => Commit::CHKSUM,
+            _ => block.len().saturating_sub(TAIL_LEN),
+        };
+        let (Some(found), Some((head, rest))) = (get_u32(block, at), block.split_at_checked(at)) else {
+            return u32::MAX;
+        };
+        let behind = rest.get(4..).unwrap_or_default();
+        found ^ crc(crc(crc(self.seed, head), &[0; 4]), behind)
     }
 
     /// Makes the checksum at the end of a descriptor or revoke block.

@@ -6,10 +6,8 @@ use std::time::Duration;
 
 const CHKSUM_TYPE: usize = 0xC;
 const CHKSUM_SIZE: usize = 0xD;
-const CHKSUM: usize = 0x10;
 const COMMIT_SEC: usize = 0x30;
 const COMMIT_NSEC: usize = 0x38;
-const LEN: usize = 0x3C;
 
 /// `h_chksum_type` of compat CHECKSUM: crc32.
 const CRC32: u8 = 1;
@@ -36,6 +34,12 @@ pub struct Commit {
 }
 
 impl Commit {
+    /// Length in bytes; zeros follow. A device that writes as many bytes whole does not tear it.
+    pub const LEN: usize = 0x3C;
+
+    /// Where `h_chksum` lies.
+    pub(crate) const CHKSUM: usize = 0x10;
+
     /// Returns the time in a commit block.
     pub fn time(block: &[u8]) -> Duration {
         let nanos = get_u32(block, COMMIT_NSEC).unwrap_or(0).min(999_999_999);
@@ -45,7 +49,7 @@ impl Commit {
     /// Verifies a commit block. `transaction` is the crc32 of the transaction's descriptors and
     /// copies, which only V1 looks at.
     pub fn check(layout: &Layout, block: &[u8], transaction: u32) -> CommitCheck {
-        let found = get_u32(block, CHKSUM).unwrap_or(0);
+        let found = get_u32(block, Self::CHKSUM).unwrap_or(0);
         let byte = |at: usize| block.get(at).copied().unwrap_or(0);
         match layout.checksum {
             Checksum::None => CommitCheck::Good,
@@ -56,15 +60,15 @@ impl Commit {
                 if made || unused { CommitCheck::Good } else { CommitCheck::Bad }
             }
             Checksum::V2 | Checksum::V3 => {
-                let mut whole = block.to_vec();
-                put_u32(&mut whole, CHKSUM, 0);
-                if crc(layout.seed, &whole) == found {
+                let is_good = |block: &[u8]| layout.checksum_error(BlockType::Commit, block) == 0;
+                if is_good(block) {
                     return CommitCheck::Good;
                 }
-                if let Some(rest) = whole.get_mut(LEN..) {
+                let mut head = block.to_vec();
+                if let Some(rest) = head.get_mut(Self::LEN..) {
                     rest.fill(0);
                 }
-                if crc(layout.seed, &whole) == found { CommitCheck::GoodButTorn } else { CommitCheck::Bad }
+                if is_good(&head) { CommitCheck::GoodButTorn } else { CommitCheck::Bad }
             }
         }
     }
@@ -79,9 +83,9 @@ impl Commit {
             Checksum::None => {}
             Checksum::V1 => {
                 super::put(block, CHKSUM_TYPE, &[CRC32, CRC32_SIZE]);
-                put_u32(block, CHKSUM, transaction);
+                put_u32(block, Self::CHKSUM, transaction);
             }
-            Checksum::V2 | Checksum::V3 => put_u32(block, CHKSUM, crc(layout.seed, block)),
+            Checksum::V2 | Checksum::V3 => put_u32(block, Self::CHKSUM, crc(layout.seed, block)),
         }
     }
 }

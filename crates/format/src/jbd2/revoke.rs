@@ -6,10 +6,11 @@ use super::{BlockType, Header, Jbd2Error, Layout, get_u32, get_u64, put_u32, put
 pub(crate) const REVOKE_HEADER_LEN: usize = 16;
 
 /// Returns the blocks that a revoke block names. The caller has checked its header and
-/// [tail](Layout::verify_tail).
+/// [tail](Layout::verify_tail). An `r_count` that ends before the first record names none, as in
+/// the kernel.
 ///
 /// # Errors
-/// `r_count` is not inside the block.
+/// `r_count` is beyond the end of the block.
 pub fn parse_revokes<'a>(
     layout: &Layout,
     block: &'a [u8],
@@ -17,7 +18,7 @@ pub fn parse_revokes<'a>(
     let max = block.len().saturating_sub(layout.tail_len());
     let count = get_u32(block, 12).unwrap_or(0);
     let end = usize::try_from(count).ok().filter(|&end| end <= max);
-    let records = end.and_then(|end| block.get(REVOKE_HEADER_LEN..end));
+    let records = end.and_then(|end| block.get(REVOKE_HEADER_LEN..end.max(REVOKE_HEADER_LEN)));
     let records = records.ok_or(Jbd2Error::RevokeCount { count, max })?;
     let is_64bit = layout.is_64bit;
     Ok(records.chunks_exact(if is_64bit { 8 } else { 4 }).map(move |record| {

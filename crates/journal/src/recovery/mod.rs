@@ -19,7 +19,7 @@ mod scan;
 mod tests;
 mod window;
 
-use crate::log::{LogMap, LogWriter, Ring};
+use crate::log::{LogMap, LogWriter};
 use crate::{JournalError, LogConfig, Result, Tid};
 use lanefs_device::{AlignedBuf, BlockDevice, WriteOp};
 use lanefs_format::jbd2::{self, Layout, Superblock, TagFlags};
@@ -67,8 +67,8 @@ pub fn check_log(device: &dyn BlockDevice, block_size: u32, log: &LogConfig) -> 
 /// `s_errno` stays; see [`clear_errno`].
 ///
 /// # Errors
-/// The device's failure; a journal superblock that cannot be used; a log that is damaged elsewhere
-/// than at its end, with the transaction's number, and nothing written; fast commits.
+/// The device's failure; a journal superblock that cannot be used; a damaged log, with the
+/// transaction's number, and nothing written; fast commits.
 pub fn recover(device: &dyn BlockDevice, block_size: u32, log: &LogConfig) -> Result<Report> {
     let map = LogMap::new(device, block_size, log)?;
     let (mut sb, torn) = map.read_or_mend(device)?;
@@ -127,7 +127,7 @@ impl ReplayPlan {
     /// Runs scan, revoke, and the verifying half of replay.
     fn make(device: &dyn BlockDevice, map: &LogMap, sb: &Superblock) -> Result<Self> {
         let layout = sb.layout();
-        let scan = Scan::run(device, map, Ring::new(sb), &layout, sb.start(), Tid(sb.sequence()))?;
+        let scan = Scan::run(device, map, sb)?;
         fast_commit::refuse(device, map, sb, scan.end)?;
         let blocks = device.size() / map.block_size() as u64;
         for copy in &scan.copies {

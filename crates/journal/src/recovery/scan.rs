@@ -4,7 +4,9 @@ use super::window::Window;
 use crate::log::{LogMap, Ring};
 use crate::{JournalError, Result, Tid};
 use lanefs_device::{AlignedBuf, BlockDevice};
-use lanefs_format::jbd2::{self, BlockType, Checksum, Commit, CommitCheck, Crc32Be, Header, Layout, Tag};
+use lanefs_format::jbd2::{
+    self, BlockType, Checksum, Commit, CommitCheck, Crc32Be, Header, Incompat, Layout, Superblock, Tag,
+};
 use std::time::Duration;
 
 /// A copy of a metadata block in the log.
@@ -36,8 +38,8 @@ struct Open {
     copies: Vec<LoggedCopy>,
     revokes: Vec<(u32, Tid)>,
     crc: Crc32Be,
-    /// The first block whose checksum is wrong.
-    damaged: Option<u32>,
+    /// The first block whose checksum is wrong, and its [error](Layout::checksum_error).
+    damaged: Option<(u32, u32)>,
 }
 
 struct Scanner<'a> {
@@ -48,23 +50,26 @@ struct Scanner<'a> {
     /// Blocks of the ring that have not been passed.
     left: u32,
     last_commit: Duration,
+    /// A cut of the device that opens the volume can leave a commit block whose checksum is wrong.
+    /// Which device wrote the log is not recorded.
+    can_tear: bool,
 }
 
 impl Scan {
-    /// Walks the log from `start`, which lies inside `ring`.
-    pub(super) fn run(
-        device: &dyn BlockDevice,
-        map: &LogMap,
-        ring: Ring,
-        layout: &Layout,
-        start: u32,
-        first: Tid,
-    ) -> Result<Self> {
+    /// Walks the log from `s_start`.
+    pub(super) fn run(device: &dyn BlockDevice, map: &LogMap, sb: &Superblock) -> Result<Self> {
+        let (ring, start, first) = (Ring::new(sb), sb.start(), Tid(sb.sequence()));
         let mut scan =
             Self { copies: Vec::new(), revokes: Vec::new(), transactions: 0, end: first, head: start };
-        let window = Window::new(device, map, ring);
-        let (at, left, last_commit) = (start, ring.len(), Duration::ZERO);
-        let mut scanner = Scanner { layout, ring, window, at, left, last_commit };
+        let mut scanner = Scanner {
+            layout: &sb.layout(),
+            ring,
+            window: Window::new(device, map, ring),
+            at: start,
+            left: ring.len(),
+            last_commit: Duration::ZERO,
+            can_tear: device.atomic_write() < Commit::LEN || sb.incompat().contains(Incompat::ASYNC_COMMIT),
+        };
         while let Some(mut open) = scanner.transaction(scan.end)? {
             scan.copies.append(&mut open.copies);
             scan.revokes.append(&mut open.revokes);
@@ -122,9 +127,11 @@ impl Scanner<'_> {
         }
     }
 
+    /// Verifies the tail, which descriptor and revoke blocks have alike.
     fn verify(&self, open: &mut Open, at: u32, block: &[u8]) {
-        if !self.layout.verify_tail(block) {
-            open.damaged.get_or_insert(at);
+        let error = self.layout.checksum_error(BlockType::Descriptor, block);
+        if error != 0 {
+            open.damaged.get_or_insert((at, error));
         }
     }
 
@@ -135,7 +142,7 @@ impl Scanner<'_> {
         open.crc.update(if self.layout.checksum == Checksum::V1 { block } else { &[] });
         for tag in jbd2::parse_tags(self.layout, block) {
             let Ok(tag) = tag else {
-                open.damaged.get_or_insert(at);
+                open.damaged.get_or_insert((at, 0));
                 break;
             };
             let copy_at = if self.layout.checksum == Checksum::V1 {
@@ -152,29 +159,43 @@ impl Scanner<'_> {
     }
 
     /// Returns whether this commit block ends a whole transaction.
+    ///
+    /// A commit block of an earlier life of the log has an earlier time or another UUID. The UUID
+    /// is part of every checksum, so two blocks of that life have the same
+    /// [error](Layout::checksum_error). The first tag has a UUID too, but the kernel writes zeros.
     fn commit(&mut self, open: &Open, tid: Tid, at: u32, block: &[u8]) -> Result<bool> {
         let time = Commit::time(block);
-        let stale = time < self.last_commit;
-        if let Some(log_block) = open.damaged {
-            return if stale { Ok(false) } else { Err(JournalError::DamagedTransaction { tid, log_block }) };
+        let is_bad = Commit::check(self.layout, block, open.crc.value()) == CommitCheck::Bad;
+        if !is_bad && open.damaged.is_none() {
+            self.last_commit = time;
+            return Ok(true);
         }
-        if Commit::check(self.layout, block, open.crc.value()) == CommitCheck::Bad {
-            return if !stale && self.is_next(tid.next())? {
-                Err(JournalError::DamagedTransaction { tid, log_block: at })
-            } else {
-                Ok(false)
-            };
-        }
-        self.last_commit = time;
-        Ok(true)
-    }
-
-    /// Returns whether the next block belongs to transaction `tid`.
-    fn is_next(&mut self, tid: Tid) -> Result<bool> {
-        if self.left == 0 {
+        if time < self.last_commit {
             return Ok(false);
         }
-        let header = Header::parse(&self.window.read(self.at, self.left)?);
-        Ok(header.is_some_and(|header| header.sequence == tid.0))
+        let error = self.layout.checksum_error(BlockType::Commit, block);
+        let is_of_another_volume = |other: u32| is_bad && error != 0 && other == error;
+        if let Some((log_block, other)) = open.damaged {
+            let damage = JournalError::DamagedTransaction { tid, log_block };
+            return if is_of_another_volume(other) { Ok(false) } else { Err(damage) };
+        }
+        match self.error_of_next(tid.next())? {
+            None if self.can_tear => Ok(false),
+            None => Err(JournalError::DamagedLastCommit { tid, log_block: at }),
+            Some(other) if is_of_another_volume(other) => Ok(false),
+            Some(_) => Err(JournalError::DamagedTransaction { tid, log_block: at }),
+        }
+    }
+
+    /// Returns the [error](Layout::checksum_error) of the next block if it belongs to transaction
+    /// `tid`.
+    fn error_of_next(&mut self, tid: Tid) -> Result<Option<u32>> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        let block = self.window.read(self.at, self.left)?;
+        let header = Header::parse(&block).filter(|header| header.sequence == tid.0);
+        let error = |kind| self.layout.checksum_error(kind, &block);
+        Ok(header.map(|header| header.block_type.map_or(0, error)))
     }
 }

@@ -2,6 +2,8 @@
 
 use super::*;
 use lanefs_device::{BlockDevice, forward_to};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 
@@ -202,6 +204,67 @@ fn a_failed_flush_of_an_abort_is_not_forgotten() {
     assert!(!journal.core.flush.is_done(ticket));
     // The note of the abort was flushed by a second try.
     assert_eq!((device.count(Op::Flush), device.failures()), (2, 1));
+}
+
+/// A device whose next flush panics, once it is armed.
+#[derive(Debug)]
+struct PanickingDevice {
+    inner: MemDevice,
+    is_armed: AtomicBool,
+}
+
+impl BlockDevice for PanickingDevice {
+    forward_to!(inner: size read_only read_at write_at discard);
+
+    fn flush(&self) -> lanefs_device::Result<()> {
+        assert!(!self.is_armed.swap(false, Ordering::Relaxed), "on purpose");
+        self.inner.flush()
+    }
+}
+
+/// A flush that panicked may have lost writes, and a later one covers none of them.
+#[test]
+fn a_panic_in_a_flush_is_a_failed_flush() {
+    let device = Arc::new(PanickingDevice { inner: empty_log(1024), is_armed: AtomicBool::new(false) });
+    let journal = Journal::open(device.clone(), options(1024)).unwrap();
+    let ticket = journal.ticket();
+    device.is_armed.store(true, Ordering::Relaxed);
+    assert!(catch_unwind(AssertUnwindSafe(|| journal.flush(ticket))).is_err());
+    assert!(matches!(journal.flush(ticket), Err(JournalError::Aborted(_))));
+    assert!(matches!(journal.start(1), Err(JournalError::Aborted(_))));
+    // A thread that has checked for an abort before.
+    let flushed = journal.core.flush.wait_together(&*device, ticket);
+    assert!(matches!(flushed, Err(JournalError::Aborted(_))), "{flushed:?}");
+    assert!(!journal.core.flush.is_done(ticket));
+}
+
+/// A commit that frees a block waits for a write of it on its way home, which a panic ends too.
+#[test]
+fn a_panic_in_a_checkpoint_leaves_no_commit_waiting() {
+    let (other, asked) = sync_channel(0);
+    let device = Arc::new(MeanwhileDevice { inner: empty_log(1024), meanwhile: Mutex::new(Some(other)) });
+    let journal = Arc::new(Journal::open(device, options(1024)).unwrap());
+    set(&journal, 7, 1);
+    journal.sync().unwrap();
+    let checkpointing = Arc::clone(&journal);
+    let checkpoint = thread::spawn(move || checkpointing.checkpoint());
+    // Block 7 is being written home.
+    let answer = asked.recv().unwrap();
+    let handle = journal.start(1).unwrap();
+    handle.free(7, 1, true).unwrap();
+    let tid = handle.tid();
+    handle.stop();
+    let (committing, (has_committed, committed)) = (Arc::clone(&journal), sync_channel(1));
+    thread::spawn(move || has_committed.send(committing.commit(tid)).unwrap());
+    while journal.core.state.lock().history.len() < 2 {
+        thread::yield_now();
+    }
+    // The write panics, for no answer comes.
+    drop(answer);
+    assert!(checkpoint.join().is_err());
+    let committed = committed.recv_timeout(Duration::from_secs(60));
+    committed.expect("the commit waits for ever").unwrap();
+    assert!(matches!(journal.error(), Some(JournalError::Aborted(_))));
 }
 
 type Hook = Box<dyn Fn() + Send + Sync>;
