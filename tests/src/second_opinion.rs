@@ -3,10 +3,10 @@
 use crate::tools::e2fsck_within;
 use lanefs_check::{CheckError, Options, Report, Rule, Structure, check};
 use lanefs_device::MemDevice;
-use lanefs_format::FormatError;
 use lanefs_format::extent::ExtentError;
 use lanefs_format::htree::HtreeError;
 use lanefs_format::xattr::XattrFormatError;
+use lanefs_format::{FormatError, InodeFlags};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,6 +95,15 @@ pub const DIFFERENCES: &[Difference] = &[
     Difference {
         name: "htree-flags",
         applies: |o| o.any(|_, rule| matches!(rule, Rule::Htree(HtreeError::UnusedFlags { .. }))),
+    },
+    Difference {
+        name: "immutable",
+        applies: |o| {
+            o.all(|_, rule| {
+                let fixed = (InodeFlags::IMMUTABLE | InodeFlags::APPEND).bits();
+                matches!(rule, Rule::FlagsNotOfType { flags, .. } if *flags & !fixed == 0)
+            })
+        },
     },
     // e2fsck finds something, lanefs does not.
     Difference { name: "orphans", applies: |o| o.clean() && o.ours.as_ref().is_ok_and(|r| r.orphans > 0) },

@@ -5,6 +5,8 @@
 //! `LANEFS_SEED` replays a run, `LANEFS_DAMAGED` is the number of damaged volumes of each shape
 //! (50), `LANEFS_IMAGE` keeps those whose name contains it.
 
+mod one_rule;
+
 use lanefs_check::{Options, Rule, check};
 use lanefs_device::MemDevice;
 use lanefs_sim::seed_from_env;
@@ -190,17 +192,29 @@ fn a_log_of_version_1_takes_revokes() {
     tally.judge();
 }
 
-/// An older kernel set these in the primary superblock only, when it first needed them.
+/// A kernel sets these in the primary superblock only, when it first needs them.
 #[test]
 fn features_that_a_kernel_sets_in_use_are_not_in_the_copies() {
+    const REV_LEVEL: usize = 1024 + 0x4C;
+    const FIRST_INO: usize = 1024 + 0x54;
+    const INODE_SIZE: usize = 1024 + 0x58;
+    const COMPAT: usize = 1024 + 0x5C;
     const INCOMPAT: usize = 1024 + 0x60;
     const RO_COMPAT: usize = 1024 + 0x64;
     let mut tally = Tally::new();
-    let mut bytes = used(&tally.path(), &["-t", "ext3", "-b", "1024"], |_| ());
+    let path = tally.path();
+    let mut bytes = used(&path, &["-t", "ext3", "-b", "1024", "-O", "^ext_attr"], |_| ());
+    bytes[COMPAT] |= 0x8;
     bytes[INCOMPAT] |= 0x40;
     bytes[RO_COMPAT] |= 0x20;
-    tally.ask("extents and dir_nlink", bytes);
-    assert_eq!(tally.clean, 1);
+    tally.ask("ext_attr, extents and dir_nlink", bytes);
+    // Revision 0 becomes 1, with the same values in fields of their own.
+    mke2fs(&path, 24 << 20, &["-t", "ext2", "-r", "0", "-b", "1024"]);
+    let mut bytes = std::fs::read(&path).unwrap();
+    assert_eq!(bytes[REV_LEVEL], 0);
+    (bytes[REV_LEVEL], bytes[FIRST_INO], bytes[INODE_SIZE]) = (1, 11, 128);
+    tally.ask("revision 1", bytes);
+    assert_eq!(tally.clean, 2);
     tally.judge();
 }
 

@@ -11,10 +11,13 @@ use lanefs_format::{FileType, Inode, InodeFlags, Layout, RoCompat};
 
 /// Bytes of `i_block`, where a fast symlink and inline data begin.
 const I_BLOCK: u64 = 60;
+/// Files from this size on need the feature `large_file`.
+const LARGE_FILE: u64 = 1 << 31;
 
 impl Check {
     /// Checks the attributes and the map of an inode, and claims their blocks.
     pub(crate) fn check_contents(&mut self, inode: &Inode) -> Result<(), CheckError> {
+        self.note_size(inode);
         let (inline, values) = self.check_xattr_area(inode);
         let own = values + self.claim_xattr_block(inode)?;
         let file_type = FileType::from_mode(inode.mode);
@@ -45,12 +48,13 @@ impl Check {
             findings: &mut self.findings,
             keep: is_dir || file_type == Some(FileType::Symlink),
             is_dir,
+            has_extents: inode.flags.contains(InodeFlags::EXTENTS),
             shared,
             runs: Vec::new(),
             mapped: own,
             end: 0,
             written_end: 0,
-            last_cluster: None,
+            last: None,
         };
         let seed = inode.seed(&self.csum);
         MapWalk { io: &self.io, layout: &self.layout, inode, seed }.walk(&mut claims)?;
@@ -69,6 +73,18 @@ impl Check {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Checks an inode without a type: it has no map, whatever is in `i_block`.
+    pub(crate) fn check_without_map(&mut self, inode: &Inode) -> Result<(), CheckError> {
+        let own = self.claim_xattr_block(inode)?;
+        self.check_blocks(inode, own);
+        Ok(())
+    }
+
+    /// Notes a file that is so large that it needs a feature.
+    pub(crate) fn note_size(&mut self, inode: &Inode) {
+        self.large_file |= inode.is_regular() && inode.size >= LARGE_FILE;
     }
 
     fn check_blocks(&mut self, inode: &Inode, mapped: u64) {
@@ -174,6 +190,7 @@ struct Claims<'a> {
     blocks: &'a mut BlockMap,
     findings: &'a mut Findings,
     is_dir: bool,
+    has_extents: bool,
     /// Several files may have a block (`shared_blocks`).
     shared: bool,
     /// Whether the runs are wanted.
@@ -186,19 +203,24 @@ struct Claims<'a> {
     end: u64,
     /// As `end`, of written blocks.
     written_end: u64,
-    last_cluster: Option<u64>,
+    /// The last block of the run before: its logical number, and its place.
+    last: Option<(u64, u64)>,
 }
 
 impl Claims<'_> {
-    /// Claims a run. Returns false, with a finding, if some of it was claimed before.
-    fn claim(&mut self, block: u64, len: u64) -> bool {
+    /// Returns the number of the cluster that a block is in.
+    fn cluster(&self, block: u64) -> u64 {
+        (block - self.layout.first_data_block()) >> self.layout.cluster_bits()
+    }
+
+    /// Claims a run, but for its first cluster if that is `claimed` by the same inode. Returns
+    /// false, with a finding, if some of it was claimed before.
+    fn claim(&mut self, block: u64, len: u64, claimed: Option<u64>) -> bool {
         let (bits, first) = (self.layout.cluster_bits(), self.layout.first_data_block());
-        let (mut from, to) = ((block - first) >> bits, (block - first + len).div_ceil(1 << bits));
-        // A cluster that the run before ends in is the same claim.
-        if bits > 0 && self.last_cluster == Some(from) {
+        let (mut from, to) = (self.cluster(block), (block - first + len).div_ceil(1 << bits));
+        if bits > 0 && claimed == Some(from) {
             from += 1;
         }
-        self.last_cluster = Some(to - 1);
         self.mapped += (to - from) << bits;
         let (start, blocks) = (first + (from << bits), (to - from) << bits);
         if blocks == 0 {
@@ -212,11 +234,25 @@ impl Claims<'_> {
         }
         false
     }
+
+    /// Checks that the blocks of a run have the same places in a cluster as in the file, and that
+    /// the run before did not put the same cluster of the file elsewhere. As e2fsck does, it counts
+    /// places from block 0; [`cluster`](Self::cluster) counts from the first data block.
+    fn check_clusters(&mut self, run: &Extent) {
+        let bits = self.layout.cluster_bits();
+        let (lblk, block) = (u64::from(run.ee_block), run.ee_start);
+        let is_split = |last: (u64, u64)| last.0 >> bits == lblk >> bits && last.1 >> bits != block >> bits;
+        if (lblk ^ block) & ((1 << bits) - 1) != 0 || bits > 0 && self.last.is_some_and(is_split) {
+            let structure = Structure::Inode { ino: self.ino };
+            self.findings.add(structure, Rule::ClusterPlace { lblk, block });
+        }
+    }
 }
 
 impl Visit for Claims<'_> {
     fn node(&mut self, block: u64) -> bool {
-        self.claim(block, 1)
+        // A node shares its cluster with no data.
+        self.claim(block, 1, None)
     }
 
     fn data(&mut self, run: Extent) {
@@ -227,7 +263,14 @@ impl Visit for Claims<'_> {
             let structure = Structure::Inode { ino: self.ino };
             self.findings.add(structure, Rule::UnwrittenDir { lblk: run.ee_block });
         }
-        if self.claim(run.ee_start, run.len.into()) && self.keep {
+        // e2fsck wants this of extents alone.
+        if self.has_extents {
+            self.check_clusters(&run);
+        }
+        let len = u64::from(run.len);
+        let before = self.last.map(|(_, block)| self.cluster(block));
+        self.last = Some((run.end().saturating_sub(1), (run.ee_start + len).saturating_sub(1)));
+        if self.claim(run.ee_start, len, before) && self.keep {
             self.runs.push(run);
         }
     }

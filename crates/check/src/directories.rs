@@ -268,7 +268,7 @@ impl Check {
         let parent = crate::io::le32(head, 0);
         self.lead(dir.ino, true);
         self.lead(parent, true);
-        let mut seen: Vec<Vec<u8>> = Vec::new();
+        let mut seen: HashSet<Vec<u8>> = HashSet::new();
         for (lblk, piece) in (0..).zip([&head[4..], rest]) {
             let layout = DirLayout { block_size: piece.len(), checksums: false, ..self.dir_layout };
             for entry in dirent::entries(piece, &layout) {
@@ -280,11 +280,11 @@ impl Check {
                     }
                 };
                 let place = Structure::Dirent { ino: dir.ino, lblk, offset: entry.offset };
-                if entry.inode != 0 && self.check_entry(dir, place, &entry, piece) {
-                    if seen.iter().any(|name| name == entry.name) {
-                        self.findings.add(place, Rule::DuplicateName { hash: name_hash(entry.name) });
-                    }
-                    seen.push(entry.name.to_vec());
+                if entry.inode != 0
+                    && self.check_entry(dir, place, &entry, piece)
+                    && !seen.insert(entry.name.to_vec())
+                {
+                    self.findings.add(place, Rule::DuplicateName { hash: name_hash(entry.name) });
                 }
             }
         }

@@ -3,13 +3,13 @@
 use crate::finding::Structure;
 use crate::rule::Rule;
 use crate::{Check, CheckError};
-use lanefs_format::{GroupDesc, GroupFlags, Incompat, RoCompat};
+use lanefs_format::{GroupDesc, GroupFlags, Incompat, Layout, RoCompat};
 use std::iter::once;
+use std::ops::Range;
 
 impl Check {
     /// Reads all descriptors and claims the blocks of fixed metadata.
     pub(crate) fn check_groups(&mut self) -> Result<(), CheckError> {
-        let per_block = self.layout.descs_per_block();
         for n in 0..self.layout.desc_blocks() {
             let block = match self.layout.desc_block(n) {
                 Ok(block) => block,
@@ -19,9 +19,8 @@ impl Check {
                 }
             };
             let bytes = self.io.block(block)?;
-            let first = n * per_block;
-            for group in first..(first + per_block).min(self.layout.group_count()) {
-                let at = (group - first) as usize * usize::from(self.layout.desc_size());
+            let places = (0..).step_by(self.layout.desc_size().into());
+            for (group, at) in groups_of_block(&self.layout, n).zip(places) {
                 if let Some(desc) = self.check_descriptor(group, bytes.get(at..).unwrap_or_default()) {
                     self.groups.insert(group, desc);
                 }
@@ -105,5 +104,44 @@ impl Check {
     fn claim_meta(&mut self, block: u64, len: u64) -> Option<u64> {
         let conflict = self.blocks.claim(block, len)?;
         (self.layout.cluster_bits() == 0).then_some(conflict.block)
+    }
+}
+
+/// Returns the groups whose descriptors are in block `n` of those blocks, which exists.
+fn groups_of_block(layout: &Layout, n: u32) -> Range<u32> {
+    let first = n * layout.descs_per_block();
+    first..first.saturating_add(layout.descs_per_block()).min(layout.group_count())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lanefs_device::{BlockDevice, MemDevice};
+    use lanefs_format::Superblock;
+
+    /// The layout of a volume with as many groups as have numbers.
+    fn largest() -> Layout {
+        let device = MemDevice::new(16 << 20);
+        let options = lanefs_mkfs::Options { block_size: Some(1024), ..Default::default() };
+        lanefs_mkfs::format(&device, &options).unwrap();
+        let mut bytes = [0; 1024];
+        device.read_at(&mut bytes, 1024).unwrap();
+        let mut raw = Superblock::parse(&bytes).unwrap().raw().clone();
+        let blocks = 8 * u64::from(u32::MAX) + 1;
+        (raw.s_blocks_count_lo, raw.s_blocks_count_hi) =
+            ((blocks as u32).into(), ((blocks >> 32) as u32).into());
+        (raw.s_blocks_per_group, raw.s_clusters_per_group) = (8.into(), 8.into());
+        (raw.s_inodes_per_group, raw.s_inodes_count) = (1.into(), u32::MAX.into());
+        raw.s_inode_size = 1024.into();
+        Superblock::from_raw(raw).unwrap().layout()
+    }
+
+    #[test]
+    fn the_last_groups_have_the_last_descriptors() {
+        let layout = largest();
+        assert_eq!((layout.group_count(), layout.descs_per_block()), (u32::MAX, 16));
+        let last = layout.desc_blocks() - 1;
+        assert_eq!(groups_of_block(&layout, last - 1), u32::MAX - 31..u32::MAX - 15);
+        assert_eq!(groups_of_block(&layout, last), u32::MAX - 15..u32::MAX);
     }
 }

@@ -21,6 +21,9 @@ pub(crate) struct InodeNote {
     pub(crate) entries: u32,
 }
 
+// The size that the documents name.
+const _: () = assert!(size_of::<InodeNote>() == 12);
+
 /// The notes of all inodes. A group without an inode in use takes no memory.
 #[derive(Debug)]
 pub(crate) struct InodeMap {

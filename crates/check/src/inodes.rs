@@ -5,22 +5,25 @@ use crate::io::le32;
 use crate::rule::Rule;
 use crate::{Check, CheckError};
 use lanefs_format::{
-    Compat, EXT4_RESIZE_INO, EXT4_ROOT_INO, FileType, GroupFlags, Incompat, Inode, InodeFlags, InodeUse,
-    RoCompat,
+    Compat, EXT4_JOURNAL_INO, EXT4_RESIZE_INO, EXT4_ROOT_INO, FileType, GroupFlags, Incompat, Inode,
+    InodeFlags, InodeUse, RoCompat,
 };
 
 /// The inode of bad blocks: it has a map, and nothing else.
 const EXT4_BAD_INO: u32 = 1;
+/// The inodes of the quota files of users and groups.
+const EXT4_USR_QUOTA_INO: u32 = 3;
+const EXT4_GRP_QUOTA_INO: u32 = 4;
 /// The inode of a boot loader, which may have any content.
 const EXT4_BOOT_LOADER_INO: u32 = 5;
 /// Bytes of an inode table that are read at a time.
 const CHUNK: usize = 1 << 20;
+/// `i_size_high`.
+const SIZE_HIGH: usize = 0x6C;
 /// `obso_faddr`, of no use since ext2's first years.
 const OBSO_FADDR: usize = 0x70;
 /// `l_i_blocks_high`, 16 bits.
 const BLOCKS_HIGH: usize = 0x74;
-/// Files from this size on need the feature `large_file`.
-const LARGE_FILE: u64 = 1 << 31;
 
 impl Check {
     /// Reads the table of each group as far as it was ever used.
@@ -89,6 +92,10 @@ impl Check {
             let found = le32(slot, OBSO_FADDR);
             self.findings.add(Structure::Inode { ino }, Rule::FragmentAddress { found });
         }
+        let found = le32(slot, SIZE_HIGH);
+        if found != 0 && !inode.is_regular() && !self.sb.has_in(Incompat::LARGEDIR) {
+            self.findings.add(Structure::Inode { ino }, Rule::SizeHigh { found });
+        }
         let found = le32(slot, BLOCKS_HIGH) & 0xFFFF;
         if found != 0 && !self.sb.has_ro(RoCompat::HUGE_FILE) {
             self.findings.add(Structure::Inode { ino }, Rule::BlocksHigh { found });
@@ -123,24 +130,52 @@ impl Check {
     /// Checks an inode below `s_first_ino` that is not the root.
     fn check_reserved(&mut self, inode: &Inode) -> Result<(), CheckError> {
         let ino = inode.ino;
-        let structure = Structure::Inode { ino };
         if let Some(note) = self.inodes.get_mut(ino) {
             note.file_type = FileType::from_mode(inode.mode);
             note.links = inode.links_count;
         }
         if self.has_use(ino) {
             self.inodes_in_use += 1;
-            return if ino == EXT4_RESIZE_INO { Ok(()) } else { self.check_in_use(inode) };
+            if ino != EXT4_RESIZE_INO {
+                return self.check_in_use(inode);
+            }
+            self.note_size(inode);
+            return Ok(());
         }
         match ino {
-            EXT4_BAD_INO => return self.check_contents(inode),
-            EXT4_BOOT_LOADER_INO if !inode.is_dir() => {
-                return if inode.mode == 0 { Ok(()) } else { self.check_contents(inode) };
-            }
-            _ if inode.mode != 0 => self.findings.add(structure, Rule::ReservedInUse { mode: inode.mode }),
-            _ => {}
+            EXT4_BAD_INO => self.check_bad_inode(inode),
+            EXT4_BOOT_LOADER_INO if inode.mode != 0 && !inode.is_dir() => self.check_contents(inode),
+            _ => self.check_unused(inode),
         }
-        Ok(())
+    }
+
+    /// Checks the inode of bad blocks.
+    fn check_bad_inode(&mut self, inode: &Inode) -> Result<(), CheckError> {
+        // e2fsck looks at the low 16 bits of owner and group.
+        let is_owned = (inode.uid | inode.gid) & 0xFFFF != 0;
+        let is_file = inode.mode != 0 || inode.links_count != 0 || inode.file_acl != 0;
+        if is_owned || is_file || inode.flags.contains(InodeFlags::INLINE_DATA) {
+            self.findings.add(Structure::Inode { ino: inode.ino }, Rule::BadBlocksInode);
+        }
+        self.check_contents(inode)
+    }
+
+    /// Checks a reserved inode that nothing uses.
+    fn check_unused(&mut self, inode: &Inode) -> Result<(), CheckError> {
+        let structure = Structure::Inode { ino: inode.ino };
+        if inode.mode != 0 {
+            self.findings.add(structure, Rule::ReservedInUse { mode: inode.mode });
+        }
+        match inode.ino {
+            EXT4_USR_QUOTA_INO | EXT4_GRP_QUOTA_INO | EXT4_JOURNAL_INO => {
+                if inode.links_count != 0 || inode.blocks != 0 || le32(&inode.i_block, 0) != 0 {
+                    self.findings.add(structure, Rule::ReservedNotClear);
+                }
+                Ok(())
+            }
+            _ if inode.mode == 0 => self.check_without_map(inode),
+            _ => Ok(()),
+        }
     }
 
     /// Returns whether the superblock gives an inode a special use.
@@ -192,11 +227,14 @@ impl Check {
             add(Rule::FlagPair { flag: "EXTENTS", other: "INLINE_DATA" });
         }
         let special = !matches!(file_type, FileType::Regular | FileType::Directory | FileType::Symlink);
-        let of_content = InodeFlags::EXTENTS | InodeFlags::INLINE_DATA;
-        let no_special = of_content | InodeFlags::IMMUTABLE | InodeFlags::APPEND;
-        if special && flags.intersects(no_special) {
-            let flags = (flags & no_special).bits();
-            add(Rule::FlagsNotOfType { flags, what: "a device, a FIFO or a socket" });
+        let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
+        let (never, what) = match file_type {
+            FileType::Regular | FileType::Directory => (InodeFlags::empty(), "a file or a directory"),
+            FileType::Symlink => (fixed, "a symlink"),
+            _ => (fixed | InodeFlags::EXTENTS | InodeFlags::INLINE_DATA, "a device, a FIFO or a socket"),
+        };
+        if flags.intersects(never) {
+            add(Rule::FlagsNotOfType { flags: (flags & never).bits(), what });
         }
         if special && inode.size != 0 {
             let why = "a device, a FIFO or a socket has";
@@ -208,6 +246,5 @@ impl Check {
                 what: "a file that is no directory",
             });
         }
-        self.large_file |= file_type == FileType::Regular && inode.size >= LARGE_FILE;
     }
 }

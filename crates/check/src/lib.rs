@@ -19,8 +19,10 @@
 //! Invariants:
 //! - Nothing on the volume is trusted: no input makes a pass panic or run for ever. A block is
 //!   read below a map or as a directory only by the structure that claims it first.
-//! - Memory is bounded by the volume: its bitmaps, eight bytes for each inode of a group in use,
-//!   the runs of the directories, and 8 bytes for each entry of one directory.
+//! - Memory is bounded by the volume: its group descriptors and bitmaps, at most 2^20 runs of its
+//!   log, twelve bytes for each inode of a group in use, the runs of the directories, eight bytes
+//!   for each entry of one directory, and up to 64 bytes for each block of attributes and for each
+//!   attribute whose value has an inode of its own.
 #![forbid(unsafe_code)]
 
 mod bitmaps;
@@ -110,8 +112,8 @@ pub enum CheckError {
         /// The name of the volume's device there.
         device: String,
     },
-    /// The log needs a replay that is not possible here.
-    #[error("the log has to be replayed, and cannot be: {0}")]
+    /// The log needs, or may need, a replay that is not possible here.
+    #[error("the log cannot be replayed: {0}")]
     Log(String),
 }
 

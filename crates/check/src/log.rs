@@ -12,7 +12,7 @@ use crate::rule::Rule;
 use crate::{CheckError, superblock};
 use lanefs_device::{BlockDevice, Overlay};
 use lanefs_format::extent::Extent;
-use lanefs_format::jbd2::{self, BlockType};
+use lanefs_format::jbd2::{self, BlockType, Jbd2Error};
 use lanefs_format::{Compat, GroupDesc, Incompat, Inode, Layout, RoCompat, State, Superblock};
 use lanefs_journal::{JournalError, LogConfig, LogRun, recovery};
 use std::collections::BTreeSet;
@@ -26,6 +26,9 @@ const ERRNO: usize = 0x20;
 const MIN_BLOCKS: u32 = 1024;
 /// `s_nr_users` in one of version 2.
 const NR_USERS: usize = 0x40;
+/// The most runs that a log may have, as in the engine: those of a log of the largest size that
+/// mke2fs makes, in pieces of ten blocks.
+const RUNS_MAX: usize = 1 << 20;
 
 /// A volume as it is after its log was replayed.
 #[derive(Debug)]
@@ -123,9 +126,9 @@ fn replay(
     unclean: bool,
     findings: &mut Findings,
 ) -> Result<Option<Opened>, CheckError> {
-    let mut damaged = |error: JournalError| match error {
-        JournalError::Device(e) => Err(CheckError::Log(e.to_string())),
-        error => {
+    let mut damaged = |error: JournalError| match unreplayable(&error) {
+        Some(reason) => Err(reason),
+        None => {
             findings.add(Structure::Journal, Rule::Log { text: error.to_string() });
             Ok(())
         }
@@ -149,6 +152,18 @@ fn replay(
     let Some(sb) = superblock::read(&*device, findings)? else { return Ok(None) };
     let io = Io { device, block_size: sb.block_size() };
     Ok(Some(Opened { io, sb, replayed: true, unclean: true }))
+}
+
+/// Returns the error of a log that no damage keeps from being replayed: the device fails, or the
+/// log has features that this replay does not know. The state of the volume is then not known.
+fn unreplayable(error: &JournalError) -> Option<CheckError> {
+    let is_sound = matches!(
+        error,
+        JournalError::Device(_)
+            | JournalError::FastCommit { .. }
+            | JournalError::Format(Jbd2Error::UnknownFeatures { .. })
+    );
+    is_sound.then(|| CheckError::Log(error.to_string()))
 }
 
 /// Checks that the journal's inode, as it is after the replay, maps `log`.
@@ -180,9 +195,8 @@ fn find_by_copy(io: &Io, sb: &Superblock) -> Result<Option<LogConfig>, CheckErro
     let Some(inode) = sb.journal_backup() else { return Ok(None) };
     let Ok(log) = log_of(io, sb, &inode)? else { return Ok(None) };
     match recovery::is_needed(&*io.device, io.block_size, &log) {
-        // What cannot be read is not known to be none.
-        Err(JournalError::Device(e)) => Err(CheckError::Log(e.to_string())),
-        needed => Ok(needed.unwrap_or(false).then_some(log)),
+        Ok(needed) => Ok(needed.then_some(log)),
+        Err(error) => unreplayable(&error).map_or(Ok(None), Err),
     }
 }
 
@@ -256,6 +270,10 @@ impl Visit for Runs {
         if at != self.next || self.next >= self.wanted {
             return;
         }
+        if self.runs.len() == RUNS_MAX {
+            let what = "its inode maps the log in more than 2^20 pieces";
+            return self.broken(Structure::Journal, Rule::SpecialInode { what });
+        }
         let len = len.min(self.wanted - at) as u32;
         self.runs.push(LogRun { logical: run.ee_block, physical: run.ee_start, len });
         self.next = at + u64::from(len);
@@ -263,5 +281,21 @@ impl Visit for Runs {
 
     fn broken(&mut self, structure: Structure, rule: Rule) {
         self.broken.get_or_insert((structure, rule));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_in_too_many_pieces_is_damage() {
+        let mut runs = Runs { wanted: u64::MAX, ..Runs::default() };
+        let run = |ee_block| Extent { ee_block, len: 1, unwritten: false, ee_start: 9 };
+        (0..RUNS_MAX as u32).for_each(|at| runs.data(run(at)));
+        assert!(runs.broken.is_none());
+        runs.data(run(RUNS_MAX as u32));
+        assert!(matches!(runs.broken, Some((Structure::Journal, Rule::SpecialInode { .. }))));
+        assert_eq!(runs.runs.len(), RUNS_MAX);
     }
 }

@@ -94,6 +94,8 @@ rules! {
         DeletedWithoutTime => "i_links_count is 0 with a mode, and i_dtime is 0",
         DeletionTime { dtime: u32 } => "i_dtime is {dtime} in an inode in use",
         NoType { mode: u16 } => "i_mode {mode:#o} has no file type, and i_links_count is not 0",
+        BadBlocksInode => "the inode of bad blocks has a mode, an owner, links, attributes or inline data",
+        ReservedNotClear => "a reserved inode without a use has links or blocks",
         ReservedInUse { mode: u16 } => "a reserved inode without a use has i_mode {mode:#o}",
         SpecialInode { what: &'static str } => "{what}",
         FragmentAddress { found: u32 } => "obso_faddr is {found}, must be 0",
@@ -102,6 +104,8 @@ rules! {
         FlagNeedsFeature { flag: &'static str, feature: &'static str } => "flag {flag} needs the feature {feature}",
         FlagPair { flag: &'static str, other: &'static str } => "flag {flag} does not go with {other}",
         Size { found: u64, why: &'static str, bound: u64 } => "i_size is {found}: {why} {bound}",
+        SizeHigh { found: u32 } =>
+            "i_size_high is {found}, must be 0: no regular file, and no feature large_dir",
         BlocksHigh { found: u32 } => "l_i_blocks_high is {found}, must be 0 without the feature huge_file",
         Blocks { found: u64, counted: u64 } => "i_blocks is {found}, {counted} sectors are mapped",
         SymlinkTarget { len: u64, size: u64 } => "the target has {len} bytes without a zero, i_size is {size}",
@@ -109,6 +113,8 @@ rules! {
         BlockAddress { lblk: u64, block: u64, first: u64, end: u64 } =>
             "logical block {lblk} is at {block}, outside of {first}..{end}",
         ClaimedTwice { block: u64, count: u64 } => "{count} blocks that are claimed already, the first is {block}",
+        ClusterPlace { lblk: u64, block: u64 } =>
+            "logical block {lblk} is at {block}, another place than it has in its cluster",
         BeyondMax { lblk: u64, max: u64 } => "logical block {lblk} is beyond the last possible, {max}",
         EhMax { found: u16, bound: usize } => "eh_max is {found}, the node has room for {bound}",
         IndexStart { entry: usize, found: u32, child: u32 } =>

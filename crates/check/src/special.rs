@@ -53,10 +53,11 @@ impl Check {
             self.findings.add(structure, rule);
             return Ok(());
         }
-        let copies: Vec<u64> =
-            (1..layout.group_count()).filter(|&g| layout.has_super(g)).map(u64::from).collect();
         let (old, reserved) = (layout.desc_blocks(), layout.group_reserved_gdt(0));
         let entries = u64::from(layout.block_size() / 4);
+        // An indirect block names no more copies than it has entries.
+        let copies = (1..layout.group_count()).filter(|&group| layout.has_super(group));
+        let copies: Vec<u64> = copies.take(entries as usize).map(u64::from).collect();
         let Ok(first) = layout.desc_block(0).map(|block| block + u64::from(old)) else { return Ok(()) };
         let mut expected = vec![0; entries as usize];
         for n in 0..reserved {

@@ -67,6 +67,40 @@ fn findings_beyond_the_bound_are_counted() {
     assert_eq!(cut.findings, whole.findings[..1]);
 }
 
+/// A log of fast commits, or of features from tomorrow, is sound. Without its replay the volume
+/// cannot be judged.
+#[test]
+fn a_log_that_cannot_be_replayed_is_no_finding() {
+    const SEQUENCE: usize = 0x18;
+    const START: usize = 0x1C;
+    const INCOMPAT: usize = 0x28;
+    const NUM_FC_BLKS: usize = 0x54;
+    let device = MemDevice::new(16 << 20);
+    let options =
+        lanefs_mkfs::Options { block_size: Some(1024), journal_size: Some(4), ..Default::default() };
+    lanefs_mkfs::format(&device, &options).unwrap();
+    let mut bytes = device.to_bytes();
+    let map = Superblock::parse(&bytes[1024..]).unwrap().journal_backup().unwrap().i_block;
+    // One extent: its length, and its place.
+    assert_eq!((io::le32(&map, 0) >> 16, io::le32(&map, 16)), (1, 4096));
+    let log = io::le32(&map, 20) as usize * 1024;
+    for (at, value) in [(SEQUENCE, 1_u32), (INCOMPAT, 0x20), (NUM_FC_BLKS, 16)] {
+        bytes[log + at..log + at + 4].copy_from_slice(&value.to_be_bytes());
+    }
+    // A head and a tail of the first transaction: tag, length, value.
+    put(&mut bytes, log + (4096 - 16) * 1024, &[8 << 16 | 9, 0, 1, 8 << 16 | 8, 1, 0]);
+    let checked = |bytes: &[u8]| check(Arc::new(MemDevice::from_bytes(bytes.to_vec())), &Options::default());
+    assert_eq!(checked(&bytes).unwrap().findings, []);
+    let refused = |bytes: &[u8]| match checked(bytes) {
+        Err(CheckError::Log(text)) => text,
+        other => panic!("{other:?}"),
+    };
+    bytes[log + START + 3] = 1;
+    assert!(refused(&bytes).contains("fast commits after transaction"));
+    bytes[log + INCOMPAT + 3] = 0x40;
+    assert!(refused(&bytes).contains("unknown features"));
+}
+
 /// Writes 32-bit numbers at `at`.
 fn put(bytes: &mut [u8], at: usize, values: &[u32]) {
     for (word, value) in bytes[at..].chunks_exact_mut(4).zip(values) {

@@ -109,6 +109,10 @@ pub struct InodeContext {
     pub inode_size: u16,
     /// Bytes in a block.
     pub block_size: u32,
+    /// Bytes in a cluster: in a block, without `bigalloc`.
+    pub cluster_size: u32,
+    /// The volume has `ea_inode`.
+    pub ea_inode: bool,
     /// The volume has `huge_file`.
     pub huge_file: bool,
     /// The volume has `large_dir`.
@@ -129,6 +133,8 @@ impl Superblock {
         InodeContext {
             inode_size: self.inode_size(),
             block_size: self.block_size(),
+            cluster_size: 1024 << self.raw().s_log_cluster_size.get(),
+            ea_inode: self.has_in(Incompat::EA_INODE),
             huge_file: self.has_ro(RoCompat::HUGE_FILE),
             large_dir: self.has_in(Incompat::LARGEDIR),
             want_extra_isize: want.min(room),
@@ -448,15 +454,14 @@ impl Inode {
         FileType::from_mode(self.mode) == Some(FileType::Symlink)
     }
 
-    /// Returns the target of a symlink that lies in `i_block`: a symlink whose only block, if any,
-    /// is that of its xattrs.
+    /// Returns the target of a symlink that lies in `i_block`, by the kernel's rule: the only
+    /// cluster of the inode, if any, is that of its xattrs. With `ea_inode` the size alone decides,
+    /// because `i_blocks` counts the inodes that hold values of xattrs too.
     pub fn fast_symlink(&self, ctx: &InodeContext) -> Option<&[u8]> {
         let other = InodeFlags::INLINE_DATA | InodeFlags::EA_INODE | InodeFlags::EXTENTS;
-        let own = self.blocks.saturating_sub(match self.file_acl {
-            0 => 0,
-            _ => u64::from(ctx.block_size / 512),
-        });
-        if !self.is_symlink() || own != 0 || self.flags.intersects(other) || self.size >= 60 {
+        let of_xattrs = if self.file_acl == 0 { 0 } else { u64::from(ctx.cluster_size / 512) };
+        let is_fast = if ctx.ea_inode { self.size > 0 } else { self.blocks <= of_xattrs };
+        if !self.is_symlink() || !is_fast || self.flags.intersects(other) || self.size >= 60 {
             return None;
         }
         self.i_block.get(..self.size as usize)

@@ -134,12 +134,14 @@ impl Superblock {
     }
 
     /// Returns whether both describe one volume: the same in all that does not change while it is
-    /// in use. Some features the kernel sets then, and in the primary superblock only.
+    /// in use. The kernel then sets some features, and raises revision 0 to 1, in the primary
+    /// superblock only.
     pub fn same_volume(&self, other: &Self) -> bool {
         self.constant_part().as_bytes() == other.constant_part().as_bytes()
     }
 
-    /// Returns the fields that mkfs and tune2fs set, all others zero.
+    /// Returns the fields that mkfs and tune2fs set, all others zero. Revision 0 has the values of
+    /// revision 1 that it stands for.
     fn constant_part(&self) -> RawSuperblock {
         let r = &self.raw;
         RawSuperblock {
@@ -152,10 +154,9 @@ impl Superblock {
             s_blocks_per_group: r.s_blocks_per_group,
             s_clusters_per_group: r.s_clusters_per_group,
             s_inodes_per_group: r.s_inodes_per_group,
-            s_rev_level: r.s_rev_level,
-            s_first_ino: r.s_first_ino,
-            s_inode_size: r.s_inode_size,
-            s_feature_compat: r.s_feature_compat,
+            s_first_ino: self.first_ino().into(),
+            s_inode_size: self.inode_size().into(),
+            s_feature_compat: (r.s_feature_compat.get() & !Compat::EXT_ATTR.bits()).into(),
             s_feature_incompat: (r.s_feature_incompat.get()
                 & !(Incompat::RECOVER | Incompat::EXTENTS).bits())
             .into(),

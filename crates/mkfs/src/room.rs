@@ -75,7 +75,8 @@ pub fn fit(blocks: u64, options: &Options) -> Result<Options, MkfsError> {
             }
         }
     }
-    let room_of = |blocks: u64| room(blocks * u64::from(block_size), &options);
+    // A size beyond 64 bits is refused as the largest one is.
+    let room_of = |blocks: u64| room(blocks.saturating_mul(u64::from(block_size)), &options);
     let fits = |wanted: u64| match room_of(wanted) {
         Ok(room) => Ok(room.free_blocks >= blocks),
         Err(e) if is_lack(&e) && wanted < MOST_BLOCKS => Ok(false),
@@ -120,6 +121,17 @@ mod tests {
                 assert!(less.is_err() || less.expect("room").free_blocks < blocks, "{blocks} {block_size}");
                 let journal = options.journal_size.map_or(0, |mib| u64::from(mib) << 20);
                 assert_eq!(journal > 0, blocks >= 2048, "{blocks} {block_size}");
+            }
+        }
+    }
+
+    #[test]
+    fn more_than_any_volume_has_ends_the_search() {
+        for blocks in [1 << 48, 1 << 53, u64::MAX] {
+            for block_size in [1024, 4096, 65_536] {
+                let wanted = Options { block_size: Some(block_size), ..Options::default() };
+                let found = fit(blocks, &wanted);
+                assert!(matches!(found, Err(MkfsError::TooManyGroups { .. })), "{blocks}: {found:?}");
             }
         }
     }

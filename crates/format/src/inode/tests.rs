@@ -196,3 +196,28 @@ fn symlinks_in_the_inode() {
     let (long, ctx) = slot(&image, 13);
     assert_eq!(Inode::parse(&long, 13, &ctx).unwrap().fast_symlink(&ctx), None);
 }
+
+/// The kernel's rule: `ext4_inode_is_fast_symlink`.
+#[test]
+fn blocks_of_xattrs_hold_no_target() {
+    let image = mke2fs("40M", &["-t", "ext4", "-b", "1024"]);
+    let (_, plain) = slot(&image, 2);
+    let bigalloc = InodeContext { cluster_size: 16_384, ..plain };
+    let values = InodeContext { ea_inode: true, ..plain };
+    let mut link = Inode::new(12, 0o120_777, &plain);
+    link.i_block[..8].copy_from_slice(b"a/target");
+    // The attribute block, the sectors, and whether the target is in the inode by each context.
+    for (file_acl, blocks, fast) in [
+        (0, 0, [true, true, true]),
+        (0, 2, [false, false, true]),
+        (500, 2, [true, true, true]),
+        (500, 32, [false, true, true]),
+        (500, 34, [false, false, true]),
+    ] {
+        (link.file_acl, link.blocks, link.size) = (file_acl, blocks, 8);
+        let found = [plain, bigalloc, values].map(|ctx| link.fast_symlink(&ctx).is_some());
+        assert_eq!(found, fast, "{blocks} sectors, i_file_acl {file_acl}");
+        link.size = 60;
+        assert_eq!(link.fast_symlink(&values), None);
+    }
+}

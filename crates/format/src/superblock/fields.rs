@@ -208,10 +208,28 @@ impl Superblock {
         self.set_ro(RoCompat::VERITY, true);
     }
 
+    /// Sets `ext_attr`, which the first extended attribute needs.
+    pub fn set_ext_attr(&mut self) {
+        self.make_dynamic();
+        self.raw.s_feature_compat = (self.features().compat | Compat::EXT_ATTR).bits().into();
+    }
+
     fn set_ro(&mut self, bit: RoCompat, on: bool) {
+        if on {
+            self.make_dynamic();
+        }
         let mut bits = self.features().ro_compat;
         bits.set(bit, on);
         self.raw.s_feature_ro_compat = bits.bits().into();
+    }
+
+    /// Moves a volume of revision 0, which has no features, to revision 1.
+    fn make_dynamic(&mut self) {
+        if self.raw.s_rev_level == 0 {
+            self.raw.s_first_ino = self.first_ino().into();
+            self.raw.s_inode_size = self.inode_size().into();
+            self.raw.s_rev_level = 1.into();
+        }
     }
 
     /// Sets the time of the last mount, in seconds since 1970 (40 bits are kept).
