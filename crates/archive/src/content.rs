@@ -120,6 +120,9 @@ pub fn of_head(head: &[u8]) -> Option<Content> {
     if let Some((_, _, content)) = SIGNATURES.iter().find(|(at, bytes, _)| has(*at, bytes)) {
         return Some(*content);
     }
+    if is_skippable_frame(head) {
+        return Some(Content::Compressed("zstd"));
+    }
     // Four entries of 16 bytes from 446 on; the fifth byte of each is the partition's type.
     if has(510, b"\x55\xAA") && (446..510).step_by(16).any(|at| head[at + 4] != 0) {
         return Some(Content::Mbr);
@@ -129,6 +132,12 @@ pub fn of_head(head: &[u8]) -> Option<Content> {
     }
     let text = |b: u8| matches!(b, b'\t' | b'\n' | b'\r' | 0x0C | 0x1B | 0x20..=0x7E | 0x80..);
     Some(if head.iter().all(|b| text(*b)) { Content::Text } else { Content::Data })
+}
+
+/// Returns whether a skippable frame of zstd begins, as in each stream of pzstd: four bits of its
+/// magic number are free.
+fn is_skippable_frame(head: &[u8]) -> bool {
+    matches!(head, [0x50..=0x5F, 0x2A, 0x4D, 0x18, ..])
 }
 
 /// The part that reads files, and looks for their holes.
@@ -255,6 +264,12 @@ mod tests {
             head[*at..at + bytes.len()].copy_from_slice(bytes);
             assert_eq!(of_head(&head), Some(*content));
             assert!(!content.name().is_empty());
+        }
+        for magic in 0x184D_2A50..=0x184D_2A5F_u32 {
+            assert_eq!(of_head(&magic.to_le_bytes()), Some(Content::Compressed("zstd")), "{magic:x}");
+        }
+        for magic in [0x184D_2A4F_u32, 0x184D_2A60] {
+            assert_eq!(of_head(&magic.to_le_bytes()), Some(Content::Data), "{magic:x}");
         }
         let mut mbr = [0; 512];
         mbr[510..].copy_from_slice(b"\x55\xAA");

@@ -290,6 +290,9 @@ pub enum Cause {
     /// program has open.
     #[error("it is a source, or a volume in use by this program")]
     TargetIsSource,
+    /// The file to read is a volume that this program has open, perhaps the one that is written.
+    #[error("it is a volume in use by this program")]
+    SourceInUse,
     /// The file to make is in the folder that is read, or below it.
     #[error("it is inside of the source")]
     TargetInSource,

@@ -35,6 +35,10 @@ pub(crate) enum PipeItem {
     Unread { offset: u64, content: Excerpt },
     /// A name that could not be read. The tree goes on without it.
     Skipped(Error),
+    /// The rest of the last member's data could not be read. An import goes on without the member;
+    /// an archive ends in error.
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only a folder goes on then"))]
+    Incomplete(Error),
     /// So many more bytes of layers were checked.
     Checked(u64),
     /// The reader had to stop.
@@ -67,7 +71,7 @@ impl PipeItem {
             Self::Data { bytes, .. } => bytes.len(),
             Self::Unread { content, .. } => content.memory(),
             Self::Member(member) => member.memory(),
-            Self::Skipped(error) | Self::Failed(error) => error.memory(),
+            Self::Skipped(error) | Self::Incomplete(error) | Self::Failed(error) => error.memory(),
             Self::Checked(_) => 0,
         }
     }

@@ -219,16 +219,24 @@ pub(crate) fn create_beside(target: &Path, size: u64) -> Result<(PathBuf, FileDe
     })
 }
 
-/// Has `make` make something under a name that nothing else has, in the folder of `target`.
+/// Has `make` make something under a temporary name, in the folder of `target`.
 fn unnamed_beside<T>(target: &Path, make: impl Fn(&Path) -> io::Result<T>) -> Result<(PathBuf, T), Cause> {
+    let made = under_temporary_name(|name| {
+        let path = target.with_file_name(name);
+        make(&path).map(|made| (path, made))
+    });
+    Ok(made?)
+}
+
+/// Has `make` make something under a name that nothing else has, `.lanefs-PID-NUMBER`. `make` is
+/// called again with the next name as long as its error is that the name exists.
+pub(crate) fn under_temporary_name<T>(make: impl Fn(String) -> io::Result<T>) -> io::Result<T> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     loop {
         let name = format!(".lanefs-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = target.with_file_name(name);
-        match make(&path) {
+        match make(name) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-            Ok(made) => return Ok((path, made)),
-            Err(e) => return Err(e.into()),
+            made => return made,
         }
     }
 }

@@ -110,6 +110,13 @@ fn zstd(tar: Tar) -> (Vec<u8>, Vec<u8>) {
     (zstd::encode_all(&bytes[..], 1).unwrap(), bytes)
 }
 
+/// As pzstd does: the size of the frame is in a skippable frame before it.
+fn pzstd(tar: Tar) -> (Vec<u8>, Vec<u8>) {
+    let (frame, bytes) = zstd(tar);
+    let size = (frame.len() as u32).to_le_bytes();
+    ([&b"\x50\x2A\x4D\x18\x04\0\0\0"[..], &size[..], &frame[..]].concat(), bytes)
+}
+
 fn bzip2(tar: Tar) -> (Vec<u8>, Vec<u8>) {
     let bytes = tar.end();
     let mut to = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
@@ -175,7 +182,7 @@ fn a_layout_is_told_by_its_content() {
     // Every compression, whatever the media type says.
     let mut layout = Layout::default();
     let base = || Tar::new().file("f", "f");
-    let all = [gzip(base()), xz(base()), zstd(base()), bzip2(base()), plain(base())];
+    let all = [gzip(base()), xz(base()), zstd(base()), pzstd(base()), bzip2(base()), plain(base())];
     let image = layout.image("amd64", &all);
     layout.named(image, "all");
     let (_dir, path) = layout.folder();

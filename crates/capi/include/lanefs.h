@@ -317,7 +317,8 @@ int lanefs_fchown(struct lanefs_file *file, uid_t uid, gid_t gid);
 
 // Sets the times of the last read (`times[0]`) and the last change of the content (`times[1]`) of
 // what is at `path`. A tv_nsec of UTIME_NOW or UTIME_OMIT of <sys/stat.h> means that; `times` of
-// NULL is now for both. `flags` is 0 or AT_SYMLINK_NOFOLLOW of <fcntl.h>.
+// NULL is now for both. If both are UTIME_OMIT, the call does nothing and does not look at `path`.
+// `flags` is 0 or AT_SYMLINK_NOFOLLOW of <fcntl.h>.
 //
 // Errors: as lanefs_chmod; EINVAL (nanoseconds, flags).
 int lanefs_utimens(struct lanefs_volume *volume, const char *path, const struct timespec *times, int flags);
@@ -582,7 +583,7 @@ ssize_t lanefs_stats(struct lanefs_volume *volume, char *buf, size_t size);
 int64_t lanefs_trim(struct lanefs_volume *volume, uint64_t start, uint64_t len, uint64_t least);
 
 // Puts the value of an attribute into `value`; how many bytes it has. `size` of 0 only asks that.
-// A symbolic link at the end is not followed, here and in the other calls on attributes.
+// A symbolic link at the end is not followed, here and in the other calls on attributes of paths.
 //
 // Errors: ENODATA (no such attribute), ERANGE (no room; a name that is too long), EOPNOTSUPP (a
 // name without a known prefix), ENOENT, ENOTDIR, ELOOP, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
@@ -610,6 +611,30 @@ int lanefs_lsetxattr(struct lanefs_volume *volume,
 //
 // Errors: ENODATA, otherwise as lanefs_lsetxattr.
 int lanefs_lremovexattr(struct lanefs_volume *volume, const char *path, const char *name);
+
+// Puts the value of an attribute of an open file into `value`, as lanefs_lgetxattr does.
+//
+// Errors: ENODATA (no such attribute), ERANGE (no room; a name that is too long), EOPNOTSUPP (a
+// name without a known prefix), EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+ssize_t lanefs_fgetxattr(struct lanefs_file *file, const char *name, void *value, size_t size);
+
+// Puts the names of all attributes of an open file into `list`, as lanefs_llistxattr does.
+//
+// Errors: ERANGE (no room), otherwise as lanefs_fgetxattr.
+ssize_t lanefs_flistxattr(struct lanefs_file *file, char *list, size_t size);
+
+// Sets an attribute of an open file, which may be open for reading only, and may have no name.
+// `flags` is 0, LANEFS_XATTR_CREATE or LANEFS_XATTR_REPLACE.
+//
+// Errors: EEXIST and ENODATA (by `flags`), ENOSPC (it fits nowhere), E2BIG (more than 65536
+// bytes), ERANGE (the name's length), EOPNOTSUPP (a name without a known prefix), EINVAL (flags),
+// EPERM, EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+int lanefs_fsetxattr(struct lanefs_file *file, const char *name, const void *value, size_t size, int flags);
+
+// Removes an attribute of an open file.
+//
+// Errors: ENODATA, otherwise as lanefs_fsetxattr.
+int lanefs_fremovexattr(struct lanefs_file *file, const char *name);
 
 #ifdef __cplusplus
 }  // extern "C"

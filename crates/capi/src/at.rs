@@ -71,7 +71,8 @@ pub unsafe extern "C" fn lanefs_fchmodat(
     mode: mode_t,
     flags: c_int,
 ) -> c_int {
-    let set = none_of(flags).map(|()| SetAttr { permissions: Some(permissions(mode)), ..SetAttr::default() });
+    let set = SetAttr { permissions: Some(permissions(mode)), ..SetAttr::default() };
+    let set = none_of(flags).map(|()| Some(set));
     // SAFETY: passed on as they came.
     unsafe { set_at(dir, path, set, Ok(AtSymlink::Follow)) }
 }
@@ -89,7 +90,7 @@ pub unsafe extern "C" fn lanefs_fchownat(
     flags: c_int,
 ) -> c_int {
     // SAFETY: passed on as they came.
-    unsafe { set_at(dir, path, Ok(owner(uid, gid)), at_symlink(flags)) }
+    unsafe { set_at(dir, path, Ok(Some(owner(uid, gid))), at_symlink(flags)) }
 }
 
 /// Sets times as lanefs_utimens does. `path` starts at the directory `dir`.
@@ -252,10 +253,11 @@ fn none_of(flags: c_int) -> Result<()> {
 unsafe fn set_at(
     dir: *mut lanefs_dir,
     path: *const c_char,
-    set: Result<SetAttr>,
+    set: Result<Option<SetAttr>>,
     at_end: Result<AtSymlink>,
 ) -> c_int {
     call(|| {
+        let Some(set) = set.transpose() else { return Ok(0) };
         let dir = self::dir(dir)?;
         // SAFETY: a string or null, as the header says.
         dir.at().set_attr(unsafe { args::path(path)? }, &set?, at_end?)?;

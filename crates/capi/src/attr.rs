@@ -150,7 +150,7 @@ pub unsafe extern "C" fn lanefs_chmod(
 ) -> c_int {
     let set = SetAttr { permissions: Some(permissions(mode)), ..SetAttr::default() };
     // SAFETY: passed on as they came.
-    unsafe { set_at(volume, path, Ok(set), AtSymlink::Follow) }
+    unsafe { set_at(volume, path, Ok(Some(set)), AtSymlink::Follow) }
 }
 
 /// Sets the permissions of an open file.
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn lanefs_chmod(
 /// Errors: EPERM (immutable), EROFS, ENOSPC, EIO, ENODEV, EBADF.
 #[unsafe(no_mangle)]
 pub extern "C" fn lanefs_fchmod(file: *mut lanefs_file, mode: mode_t) -> c_int {
-    set_of(file, Ok(SetAttr { permissions: Some(permissions(mode)), ..SetAttr::default() }))
+    set_of(file, Ok(Some(SetAttr { permissions: Some(permissions(mode)), ..SetAttr::default() })))
 }
 
 /// Sets owner and group of what is at `path`; (uid_t)-1 and (gid_t)-1 leave them. A symbolic link
@@ -173,7 +173,7 @@ pub unsafe extern "C" fn lanefs_chown(
     gid: gid_t,
 ) -> c_int {
     // SAFETY: passed on as they came.
-    unsafe { set_at(volume, path, Ok(owner(uid, gid)), AtSymlink::Follow) }
+    unsafe { set_at(volume, path, Ok(Some(owner(uid, gid))), AtSymlink::Follow) }
 }
 
 /// Changes the owner as lanefs_chown does, without following a symbolic link at the end.
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn lanefs_lchown(
     gid: gid_t,
 ) -> c_int {
     // SAFETY: passed on as they came.
-    unsafe { set_at(volume, path, Ok(owner(uid, gid)), AtSymlink::NoFollow) }
+    unsafe { set_at(volume, path, Ok(Some(owner(uid, gid))), AtSymlink::NoFollow) }
 }
 
 /// Sets owner and group of an open file; as lanefs_chown.
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn lanefs_lchown(
 /// Errors: as lanefs_fchmod.
 #[unsafe(no_mangle)]
 pub extern "C" fn lanefs_fchown(file: *mut lanefs_file, uid: uid_t, gid: gid_t) -> c_int {
-    set_of(file, Ok(owner(uid, gid)))
+    set_of(file, Ok(Some(owner(uid, gid))))
 }
 
 pub(crate) fn owner(uid: uid_t, gid: gid_t) -> SetAttr {
@@ -205,7 +205,8 @@ pub(crate) fn owner(uid: uid_t, gid: gid_t) -> SetAttr {
 
 /// Sets the times of the last read (`times[0]`) and the last change of the content (`times[1]`) of
 /// what is at `path`. A tv_nsec of UTIME_NOW or UTIME_OMIT of <sys/stat.h> means that; `times` of
-/// NULL is now for both. `flags` is 0 or AT_SYMLINK_NOFOLLOW of <fcntl.h>.
+/// NULL is now for both. If both are UTIME_OMIT, the call does nothing and does not look at `path`.
+/// `flags` is 0 or AT_SYMLINK_NOFOLLOW of <fcntl.h>.
 ///
 /// Errors: as lanefs_chmod; EINVAL (nanoseconds, flags).
 #[unsafe(no_mangle)]
@@ -235,11 +236,11 @@ pub unsafe extern "C" fn lanefs_futimens(file: *mut lanefs_file, times: *const t
     set_of(file, unsafe { times_of(times) })
 }
 
-/// Decodes the two times of a utimens.
+/// Decodes the two times of a utimens: `None` if both are omitted, when Linux does nothing.
 ///
 /// # Safety
 /// `times` is null or points at two of them.
-pub(crate) unsafe fn times_of(times: *const timespec) -> Result<SetAttr> {
+pub(crate) unsafe fn times_of(times: *const timespec) -> Result<Option<SetAttr>> {
     let (atime, mtime) = if times.is_null() {
         (Some(SetTime::Now), Some(SetTime::Now))
     } else {
@@ -247,7 +248,8 @@ pub(crate) unsafe fn times_of(times: *const timespec) -> Result<SetAttr> {
         let (atime, mtime) = unsafe { (times.read(), times.add(1).read()) };
         (time_of(atime)?, time_of(mtime)?)
     };
-    Ok(SetAttr { atime, mtime, ..SetAttr::default() })
+    let some = atime.is_some() || mtime.is_some();
+    Ok(some.then(|| SetAttr { atime, mtime, ..SetAttr::default() }))
 }
 
 fn time_of(time: timespec) -> Result<Option<SetTime>> {
@@ -264,10 +266,11 @@ fn time_of(time: timespec) -> Result<Option<SetTime>> {
 unsafe fn set_at(
     volume: *mut lanefs_volume,
     path: *const c_char,
-    set: Result<SetAttr>,
+    set: Result<Option<SetAttr>>,
     at_end: AtSymlink,
 ) -> c_int {
     call(|| {
+        let Some(set) = set.transpose() else { return Ok(0) };
         let volume = self::volume(volume)?;
         // SAFETY: a string or null, as the header says.
         let path = unsafe { args::path(path)? };
@@ -276,8 +279,9 @@ unsafe fn set_at(
     })
 }
 
-fn set_of(file: *mut lanefs_file, set: Result<SetAttr>) -> c_int {
+fn set_of(file: *mut lanefs_file, set: Result<Option<SetAttr>>) -> c_int {
     call(|| {
+        let Some(set) = set.transpose() else { return Ok(0) };
         self::file(file)?.set_attr(&set?)?;
         Ok(0)
     })

@@ -26,7 +26,6 @@ mod file;
 mod mkfs;
 mod names;
 mod open;
-mod signals;
 mod table;
 mod volume;
 mod xattr;

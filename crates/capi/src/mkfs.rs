@@ -2,8 +2,7 @@
 
 use crate::answer::{Failure, Result, call};
 use crate::args;
-use crate::signals::Blocked;
-use lanefs::device::{FileOptions, open_url};
+use lanefs::device::{BlockedSignals, FileOptions, open_url};
 use lanefs::mkfs::{self, FsType, MkfsError, Options};
 use libc::{c_char, c_int};
 use uuid::Uuid;
@@ -30,7 +29,7 @@ pub unsafe extern "C" fn lanefs_mkfs(name: *const c_char, size: u64, options: *c
         let (name, words) = unsafe { (args::os(name)?, args::options(options)?) };
         let options = parse(words)?;
         // The threads of a device are started here.
-        let _signals = Blocked::new();
+        let _signals = BlockedSignals::new();
         let made = match size {
             0 => open_url(name, &FileOptions::new())
                 .map_err(MkfsError::from)

@@ -2,8 +2,8 @@
 
 use crate::answer::{Failure, Result, call};
 use crate::args;
-use crate::signals::Blocked;
 use crate::table::{Open, Table};
+use lanefs::device::BlockedSignals;
 use lanefs::{OpenOptions, Volume};
 use libc::{c_char, c_int, ssize_t};
 
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn lanefs_open_volume(
         let (name, options) = unsafe { (args::os(name)?, args::options(options)?) };
         let volume = {
             // The threads of a volume are started here.
-            let _signals = Blocked::new();
+            let _signals = BlockedSignals::new();
             OpenOptions::new().write(true).mount_options(options)?.open_url(name)?
         };
         match VOLUMES.insert(volume) {

@@ -162,6 +162,16 @@ fn a_volume_that_is_read_is_no_target() {
 }
 
 #[test]
+fn a_volume_is_not_imported_into_itself() {
+    let v = volume_and_outside();
+    let said = "lanefs: cannot read './v.img': it is a volume in use by this program";
+    v.fails(["import", ".", "v.img:/all"], 1, said);
+    assert_eq!(v.ok(["cat", "v.img:/all/t/file"]), "new");
+    assert!(!v.ok(["ls", "v.img:/all"]).contains("v.img"));
+    v.fsck();
+}
+
+#[test]
 fn a_file_that_another_process_has_locked_is_no_target() {
     let v = volume_and_outside();
     fs::write(v.beside("busy"), "in use").unwrap();

@@ -57,6 +57,7 @@ mod policy;
 mod portable;
 mod rbd;
 mod scheme;
+mod signals;
 mod stacked;
 #[cfg(not(target_os = "linux"))]
 mod unmapped;
@@ -86,6 +87,8 @@ pub use nbd::{
 };
 #[cfg(unix)]
 pub use nbd::{dial, dial_by};
+#[cfg(unix)]
+pub use open_here::is_inode_open_here;
 pub use open_here::is_open_here;
 pub use overlay::Overlay;
 pub use paced::{Pace, PacedDevice};
@@ -101,6 +104,8 @@ pub use policy::set_idle_policy;
 #[cfg(not(target_os = "linux"))]
 pub use portable::FileDevice;
 pub use rbd::{RbdDevice, RbdError, RbdFailure, RbdUrl};
+#[doc(hidden)]
+pub use signals::BlockedSignals;
 pub use stacked::{innermost, layers};
 #[cfg(not(target_os = "linux"))]
 use unmapped::PmemDevice;

@@ -81,6 +81,17 @@ pub fn is_open_here(path: impl AsRef<Path>) -> bool {
     })
 }
 
+/// Returns whether this process has the inode `inode` of the file system on `device` (`st_ino` and
+/// `st_dev` of stat(2)) open as a device, itself or behind a loop device.
+///
+/// Needs no system call, and so no `/proc`. A block device is not known by these numbers, which are
+/// those of its node: [`is_open_here`] finds it.
+#[cfg(unix)]
+#[must_use]
+pub fn is_inode_open_here(device: u64, inode: u64) -> bool {
+    open().contains(&Id(device, inode))
+}
+
 /// Returns the ids, as [`ids`] does, of the file that `path` leads to. Opens none but a block
 /// device, and leaves out the file behind one that the caller may not read.
 #[cfg(unix)]
@@ -113,5 +124,23 @@ mod tests {
         assert!(is_open_here(&other));
         drop(second);
         assert!(!is_open_here(&path));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn an_open_file_is_found_by_its_numbers() {
+        use std::os::unix::fs::MetadataExt;
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let [path, other] = ["v.img", "other"].map(|name| dir.path().join(name));
+        let numbers = [&path, &other].map(|path| {
+            std::fs::write(path, [0; 4096]).expect("write");
+            let meta = path.metadata().expect("metadata");
+            (meta.dev(), meta.ino())
+        });
+        let are_open = || numbers.map(|(device, inode)| is_inode_open_here(device, inode));
+        let device = FileDevice::open_read_only(&path).expect("a device");
+        assert_eq!(are_open(), [true, false]);
+        drop(device);
+        assert_eq!(are_open(), [false, false]);
     }
 }

@@ -138,7 +138,8 @@ impl BuildOptions {
         self
     }
 
-    /// Keeps what was made of the file by an error or a cancel; without it, nothing stays.
+    /// Keeps what was made of the file by an error or a cancel; without it, nothing stays. A file
+    /// of the tree that was not whole by then is left out.
     #[must_use]
     pub fn keep(mut self, yes: bool) -> Self {
         self.keep = yes;

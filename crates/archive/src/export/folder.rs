@@ -10,11 +10,13 @@
 //! - Few descriptors are open at once, however deep the tree is. A folder that is opened again must
 //!   have the identity of the folder that the export made or found.
 //! - Attributes are set on the inode that the export made and has held open since.
+//! - A file whose data cannot be copied whole has no name in the end, and the older file that had
+//!   its name stays.
 
 use super::ExportOptions;
 use super::tree::{Tree, TreeEntry, data_ranges, member_of};
 use crate::event::{Tell, tell};
-use crate::host::{self, Folder, Identity, Object, c_name};
+use crate::host::{self, Folder, Identity, NewName, Object, c_name};
 use crate::member::{Kind, Member, Ranges};
 use crate::places::{DirId, Places, joined};
 use crate::{Action, Cause, Error, Event, Place};
@@ -317,9 +319,11 @@ fn make(
     let node = |kind: FileType, device| into.mknod(&c_name, kind.as_raw_mode() | 0o600, device);
     let object = match &member.kind {
         Kind::File { size, .. } => {
-            let object = into.create(&c_name, 0o600)?;
             let source = batch.from.open_file(name)?;
-            let bytes = copy(&source, &object, data_ranges(&source, *size, sparse)?, *size, buf)?;
+            let ranges = data_ranges(&source, *size, sparse)?;
+            let (object, new_name) = NewName::create(into, &c_name, 0o600)?;
+            let bytes = copy(&source, &object, ranges, *size, buf)?;
+            new_name.keep()?;
             return Ok((object, bytes));
         }
         Kind::Symlink(target) => {

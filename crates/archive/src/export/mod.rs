@@ -61,7 +61,8 @@ impl ExportOptions {
         self
     }
 
-    /// Sets whether blocks of zeros become holes. Holes stay holes in any case.
+    /// Sets whether blocks of zeros become holes. Holes stay holes in any case, but for those
+    /// behind the first million of a file.
     #[must_use]
     pub fn sparse(mut self, yes: bool) -> Self {
         self.sparse = yes;
@@ -192,7 +193,8 @@ fn write_file(
 ///
 /// `events` hears of each step and says whether to go on; of a folder, it is called from several
 /// threads, by one at a time. What was written of a cancelled export stays in a folder, which may
-/// lack attributes, and in a stream. An archive in a file is complete when it gets its name.
+/// lack attributes, and in a stream. An archive in a file is complete when it gets its name. A file
+/// in a folder that cannot be written whole is left out, and an older one of its name stays.
 ///
 /// # Errors
 /// What ended the export early: the directory cannot be read, the target cannot be made or written

@@ -68,7 +68,8 @@ pub(super) fn archive<W: Write>(
                 }
                 PipeItem::Skipped(error) => tell(Event::Skipped(error))?,
                 PipeItem::Checked(bytes) => tell(Event::Checked(bytes))?,
-                PipeItem::Failed(error) => return Err(error),
+                // The header of an incomplete member, with its size, is written already.
+                PipeItem::Failed(error) | PipeItem::Incomplete(error) => return Err(error),
                 // A volume is sent without them.
                 PipeItem::Layer(_) | PipeItem::Unread { .. } => {}
             }

@@ -3,6 +3,7 @@
 use crate::member::{Kind, Member, Ranges};
 use crate::pipe::PIECE;
 use crate::places::{DirId, PATH_MAX, Places, joined};
+use crate::tarball::DATA_RANGES_MAX;
 use crate::walk::{Step, Walk, is_name};
 use crate::{Action, Cause, Error, ExportOptions, Place};
 use lanefs::{Dir, FileType};
@@ -123,11 +124,22 @@ pub(super) fn member_of(
 
 /// Returns the data ranges of a file, joined where they touch; with `sparse`, those of blocks that
 /// are not all zeros.
+///
+/// A damaged map may have a billion ranges. There are at most as many as an archive takes: the last
+/// one reaches to the end of the data, and the holes in it are read as zeros.
 pub(super) fn data_ranges(file: &lanefs::File, size: u64, sparse: bool) -> lanefs::Result<Ranges> {
+    data_ranges_up_to(DATA_RANGES_MAX, file, size, sparse)
+}
+
+/// Returns the data ranges as [`data_ranges`] does, but `most` of them at most.
+fn data_ranges_up_to(most: usize, file: &lanefs::File, size: u64, sparse: bool) -> lanefs::Result<Ranges> {
     let mut ranges = Ranges::new();
-    let mut add = |start: u64, end: u64| match ranges.last_mut() {
-        Some((first, len)) if *first + *len == start => *len = end - *first,
-        _ => ranges.push((start, end - start)),
+    let mut add = |start: u64, end: u64| {
+        let is_full = ranges.len() == most;
+        match ranges.last_mut() {
+            Some((first, len)) if is_full || *first + *len == start => *len = end - *first,
+            _ => ranges.push((start, end - start)),
+        }
     };
     let mut at = 0;
     while let Some((start, end)) = file.next_data(at)?.filter(|(start, _)| *start < size) {
@@ -168,4 +180,27 @@ fn without_zeros(
         at += len as u64;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_of_too_many_ranges_reaches_over_the_others() {
+        let volume = lanefs::Volume::in_memory(16 << 20).unwrap();
+        let file = volume.create_file("/file").unwrap();
+        let all: Ranges = (0..10).map(|n| (n * 65536, 4096)).collect();
+        for (at, len) in &all {
+            file.write_at(&vec![1; *len as usize], *at).unwrap();
+        }
+        // A hole at the end.
+        file.set_len(1 << 20).unwrap();
+        for sparse in [false, true] {
+            assert_eq!(data_ranges_up_to(10, &file, 1 << 20, sparse).unwrap(), all);
+            assert_eq!(data_ranges(&file, 1 << 20, sparse).unwrap(), all);
+            let few = data_ranges_up_to(4, &file, 1 << 20, sparse).unwrap();
+            assert_eq!(few, [&all[..3], &[(3 * 65536, 6 * 65536 + 4096)]].concat());
+        }
+    }
 }

@@ -129,9 +129,16 @@ impl Folder {
     /// [`Error::Protected`]: that entry may not be overwritten. The errors of openat(2) and
     /// unlinkat(2).
     pub fn create(&self, name: &CStr, mode: u32) -> Result<Object> {
+        self.afresh(name, || self.create_new(name, mode))
+    }
+
+    /// Makes a file under a name that is free.
+    ///
+    /// # Errors
+    /// The errors of openat(2).
+    pub(super) fn create_new(&self, name: &CStr, mode: u32) -> Result<Object, Errno> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mode = Mode::from_raw_mode(mode & 0o777);
-        let fd = self.afresh(name, || fs::openat(&self.object, name, flags, mode))?;
+        let fd = fs::openat(&self.object, name, flags, Mode::from_raw_mode(mode & 0o777))?;
         Ok(Object::open(fd))
     }
 
@@ -230,17 +237,37 @@ impl Folder {
         Ok(fs::renameat_with(&self.object, old, &to.object, new, flags)?)
     }
 
+    /// Renames an entry of this directory to a name in it that is free.
+    ///
+    /// # Errors
+    /// `EEXIST`: something has the name. The errors of renameat2(2).
+    pub(super) fn rename_to_free(&self, old: &CStr, new: &CStr) -> Result {
+        Ok(fs::renameat_with(&self.object, old, &self.object, new, fs::RenameFlags::NOREPLACE)?)
+    }
+
     /// Removes a name that is to be overwritten.
     ///
     /// # Errors
     /// [`Error::Protected`]: it may not be. The errors of unlinkat(2).
     pub fn displace(&self, name: &CStr) -> Result {
-        let object = self.find(name)?;
-        // A device file is gone with its name, and what the device holds is not.
-        if FileType::from_raw_mode(object.stat()?.st_mode) == FileType::RegularFile {
-            guard::check(&object, self.overwrite)?;
-        }
+        self.replaceable(name)?;
         self.remove_file(name)
+    }
+
+    /// Returns the inode behind a name that is to be overwritten, not followed.
+    ///
+    /// # Errors
+    /// [`Error::Protected`]: it may not be overwritten. `EISDIR`: it is a directory. The errors of
+    /// openat(2).
+    pub(super) fn replaceable(&self, name: &CStr) -> Result<Object> {
+        let object = self.find(name)?;
+        match FileType::from_raw_mode(object.stat()?.st_mode) {
+            FileType::Directory => return Err(Errno::ISDIR.into()),
+            FileType::RegularFile => guard::check(&object, self.overwrite)?,
+            // A device file is gone with its name, and what the device holds is not.
+            _ => {}
+        }
+        Ok(object)
     }
 
     /// Runs `make`. If the name exists, removes the entry and runs it again.

@@ -4,7 +4,7 @@
 
 use super::{Error, Object, Overwrite, Protected, Result};
 use crate::content::{self, Content};
-use lanefs::device::is_open_here;
+use lanefs::device::{is_inode_open_here, is_open_here};
 use rustix::fs::{self, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
@@ -13,12 +13,17 @@ use std::fs::File;
 /// already. Refuses a regular file or block device that holds an ext4 volume, or that another
 /// process has locked, and a block device that is in use or holds anything known.
 pub(super) fn check(object: &Object, overwrite: Overwrite) -> Result {
-    check_content(object, overwrite)?;
-    if is_open_here(object.proc_path()) { Err(Error::OpenHere) } else { Ok(()) }
+    let stat = object.stat()?;
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    check_content(object, kind, overwrite)?;
+    let is_open = match kind {
+        FileType::BlockDevice => is_open_here(object.proc_path()),
+        _ => is_inode_open_here(stat.st_dev, stat.st_ino),
+    };
+    if is_open { Err(Error::OpenHere) } else { Ok(()) }
 }
 
-fn check_content(object: &Object, overwrite: Overwrite) -> Result {
-    let kind = FileType::from_raw_mode(object.stat()?.st_mode);
+fn check_content(object: &Object, kind: FileType, overwrite: Overwrite) -> Result {
     let is_block = kind == FileType::BlockDevice;
     if overwrite == Overwrite::All || !(is_block || kind == FileType::RegularFile) {
         return Ok(());

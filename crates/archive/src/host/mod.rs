@@ -18,11 +18,13 @@ mod attributes;
 mod error;
 mod folder;
 mod guard;
+mod new_name;
 mod object;
 
 pub(crate) use attributes::{Attributed, data_ranges};
 pub use error::{Error, Protected, Result};
 pub use folder::{Folder, c_name};
+pub(crate) use new_name::NewName;
 pub use object::{Identity, Object};
 
 use rustix::fs::{self, Mode, OFlags};

@@ -21,8 +21,8 @@ pub(super) struct Current {
     pub(super) end: u64,
     /// It has no data, whatever the source has.
     pub(super) empty: bool,
-    /// The directory of its name, until its data is whole. `None` in a build, which is all or
-    /// nothing.
+    /// The directory of its name, until its data is whole. `None` in the first pass of a build,
+    /// which has no data.
     pub(super) partial: Option<Dir>,
 }
 

@@ -173,6 +173,13 @@ impl<'a> Fill<'a> {
         }
     }
 
+    /// Leaves the last file out: the rest of its data cannot be read. An entry that it replaced
+    /// does not come back.
+    pub(super) fn incomplete(&mut self, error: Error) -> Result<(), Error> {
+        self.current = None;
+        self.tell(Event::Skipped(error))
+    }
+
     /// Sets the attributes and times that must be set last.
     pub(super) fn finish(mut self) -> Result<(), Error> {
         self.finish_file()?;
@@ -291,7 +298,7 @@ impl<'a> Fill<'a> {
                 let file = file.with_direct(self.pass.sink().is_some());
                 let gather = Gather::default();
                 let dir = self.stack.last().map(|level| level.dir.clone());
-                let partial = dir.filter(|_| self.pass.is_import());
+                let partial = dir.filter(|_| !self.pass.is_measure());
                 self.current = Some(Current { file, member, gather, end: 0, empty, partial });
             }
             (_, Kind::HardLink(_)) => {}

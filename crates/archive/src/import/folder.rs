@@ -8,13 +8,17 @@
 //! - Of the directories on the way down, only the last few are open. A directory that was closed is
 //!   opened again beneath the folder, and must be the same inode.
 //! - A mode is changed through a descriptor, never by name.
+//!
+//! Hazard: the volume that is filled may lie in the folder. It is left out, because it changes
+//! while it is read.
 
 use crate::host::{Attributed, Folder, Identity, data_ranges};
-use crate::member::{Kind, Member, Xattrs};
+use crate::member::{Kind, Member, Ranges, Xattrs};
 use crate::path::shown;
 use crate::pipe::{Gone, Outlet, PIECE, PipeItem};
 use crate::walk::{Step, Walk};
 use crate::{Action, Cause, Error, Place};
+use lanefs::device::is_inode_open_here;
 use lanefs_format::Timestamp;
 use rustix::buffer::spare_capacity;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
@@ -128,15 +132,25 @@ type Down = Option<Below>;
 impl Sender<'_> {
     /// Leaves a name out.
     fn skip(&mut self, path: &[u8], cause: impl Into<Cause>) -> Result<(), Gone> {
-        let place = Place::Host([self.name, b"/", shown(path)].concat());
-        self.out.push(PipeItem::Skipped(Error::new(Action::Read, place, cause)))
+        let error = self.failed(path, cause);
+        self.out.push(PipeItem::Skipped(error))
+    }
+
+    /// Leaves out the file that was sent last, a part of whose data was sent.
+    fn skip_incomplete(&mut self, path: &[u8], cause: impl Into<Cause>) -> Result<(), Gone> {
+        let error = self.failed(path, cause);
+        self.out.push(PipeItem::Incomplete(error))
+    }
+
+    fn failed(&self, path: &[u8], cause: impl Into<Cause>) -> Error {
+        Error::new(Action::Read, Place::Host([self.name, b"/", shown(path)].concat()), cause)
     }
 
     /// Sends one name, and says where to go down.
-    fn name(&mut self, dir: &OwnedFd, name: &CStr, path: &[u8]) -> Result<Result<Down, Errno>, Gone> {
+    fn name(&mut self, dir: &OwnedFd, name: &CStr, path: &[u8]) -> Result<Result<Down, Cause>, Gone> {
         let stat = match fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
-            Err(e) => return Ok(Err(e)),
+            Err(e) => return Ok(Err(e.into())),
         };
         let kind = FileType::from_raw_mode(stat.st_mode);
         let id = (stat.st_dev, stat.st_ino);
@@ -151,38 +165,30 @@ impl Sender<'_> {
                 Ok((member, down)) => {
                     return self.out.push(PipeItem::Member(member)).map(|()| Ok(Some(down)));
                 }
-                Err(e) => Err(e),
+                Err(e) => Err(e.into()),
             },
             _ => match other(dir, name, path, &stat, kind) {
-                Ok(member) => self.out.push(PipeItem::Member(member)).map(|()| Ok(()))?,
-                Err(e) => Err(e),
+                Ok(member) => self.out.push(PipeItem::Member(member)).map(|()| Ok(true))?,
+                Err(e) => Err(e.into()),
             },
         };
-        if sent.is_ok() && linked {
+        // No other name can lead to a file that is left out.
+        if linked && matches!(sent, Ok(true)) {
             self.links.insert(id, path.to_vec());
         }
-        Ok(sent.map(|()| None))
+        Ok(sent.map(|_| None))
     }
 
+    /// Sends a file. Returns whether all of its data was sent.
     fn file(
         &mut self,
         dir: &OwnedFd,
         name: &CStr,
         path: &[u8],
         stat: &Stat,
-    ) -> Result<Result<(), Errno>, Gone> {
-        let opened = open(dir, name, stat, OFlags::empty(), Mode::RUSR).and_then(|file| {
-            let xattrs = Attributed::File(file.fd.as_fd()).all()?;
-            let size = stat.st_size.unsigned_abs();
-            let full = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512) >= size;
-            let data = match size {
-                0 => Vec::new(),
-                _ if full => vec![(0, size)],
-                _ => data_ranges(&file.fd, size)?,
-            };
-            Ok((file, xattrs, size, data))
-        });
-        let (file, xattrs, size, data) = match opened {
+    ) -> Result<Result<bool, Cause>, Gone> {
+        let size = stat.st_size.unsigned_abs();
+        let (file, xattrs, data) = match open_file(dir, name, stat, size) {
             Ok(opened) => opened,
             Err(e) => return Ok(Err(e)),
         };
@@ -195,8 +201,8 @@ impl Sender<'_> {
                 let mut bytes = Vec::with_capacity(want);
                 match rustix::io::pread(&file.fd, spare_capacity(&mut bytes), at) {
                     Err(Errno::INTR) => continue,
-                    Err(e) => return self.skip(path, e).map(|()| Ok(())),
-                    Ok(0) => return self.skip(path, Cause::Shrank).map(|()| Ok(())),
+                    Err(e) => return self.skip_incomplete(path, e).map(|()| Ok(false)),
+                    Ok(0) => return self.skip_incomplete(path, Cause::Shrank).map(|()| Ok(false)),
                     // The memory may have room for more, and the file may have grown.
                     Ok(_) => bytes.truncate(want),
                 }
@@ -205,8 +211,26 @@ impl Sender<'_> {
                 self.out.push(PipeItem::Data { offset, bytes })?;
             }
         }
-        Ok(Ok(()))
+        Ok(Ok(true))
     }
+}
+
+/// Opens a file of `size` bytes. Returns its attributes and its data ranges too.
+fn open_file(dir: &OwnedFd, name: &CStr, stat: &Stat, size: u64) -> Result<(Opened, Xattrs, Ranges), Cause> {
+    let file = open(dir, name, stat, OFlags::empty(), Mode::RUSR)?;
+    // `stat` is of the name, which may lead to another inode by now.
+    let Identity { device, inode } = Identity::of(&fs::fstat(&file.fd)?);
+    if is_inode_open_here(device, inode) {
+        return Err(Cause::SourceInUse);
+    }
+    let xattrs = Attributed::File(file.fd.as_fd()).all()?;
+    let full = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512) >= size;
+    let data = match size {
+        0 => Vec::new(),
+        _ if full => vec![(0, size)],
+        _ => data_ranges(&file.fd, size)?,
+    };
+    Ok((file, xattrs, data))
 }
 
 fn enter(dir: &OwnedFd, name: &CStr, path: &[u8], stat: &Stat) -> Result<(Member, Below), Errno> {

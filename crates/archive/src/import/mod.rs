@@ -134,6 +134,10 @@ impl ImportOptions {
 /// for. Entries that are there stay, but a name of the source replaces an entry that is not a
 /// directory. Nothing is written outside of `dir`: an import goes through no symbolic link.
 ///
+/// A file whose data cannot be read to its end is left out. The entry that had its name before the
+/// import is gone too: the new file replaced it before its data was read. A file that this process
+/// has open as a volume is left out ([`Cause::SourceInUse`]), and replaces nothing.
+///
 /// Layers ([`Source::layers`]) lie on top of each other, the first on what is in `dir`. There a
 /// name replaces a directory too, a directory has the attributes of the last layer that names it,
 /// and whiteouts remove names below their layer. The layers of an image are checked first: unless
@@ -275,6 +279,7 @@ impl Reading {
                     PipeItem::Data { offset, bytes } => fill.data(offset, bytes.into())?,
                     PipeItem::Unread { offset, content } => fill.data(offset, content)?,
                     PipeItem::Skipped(error) => fill.tell(Event::Skipped(error))?,
+                    PipeItem::Incomplete(error) => fill.incomplete(error)?,
                     PipeItem::Checked(bytes) => fill.tell(Event::Checked(bytes))?,
                     PipeItem::Failed(error) => return Err(error),
                 }

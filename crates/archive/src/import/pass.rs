@@ -108,10 +108,6 @@ impl<'a> Pass<'a> {
         Self::Write(Write { count: Count::default(), removed, sink })
     }
 
-    pub(super) fn is_import(&self) -> bool {
-        matches!(self, Self::Import)
-    }
-
     pub(super) fn is_measure(&self) -> bool {
         matches!(self, Self::Measure(_))
     }

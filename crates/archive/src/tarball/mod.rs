@@ -22,6 +22,9 @@ pub(crate) use error::TarError;
 pub(crate) use read::TarReader;
 pub(crate) use write::TarWriter;
 
+/// Data ranges that a file of an archive may have. Its map has one more, which ends the file.
+pub(crate) const DATA_RANGES_MAX: usize = sparse::RANGES_MAX - 1;
+
 /// Bytes in a record of an archive.
 const RECORD: usize = 512;
 

@@ -337,3 +337,24 @@ fn a_later_attribute_takes_the_place_of_an_earlier_one() {
     assert!(member.xattrs.iter().all(|(_, value)| value == &[b'a' + (79 % 26) as u8]));
     assert!(member.xattrs.is_sorted());
 }
+
+/// The end of the file is in the map too.
+#[test]
+fn a_file_of_the_most_ranges_is_read_back() {
+    let data: Vec<_> = (0..DATA_RANGES_MAX as u64).map(|n| (2 * n, 1)).collect();
+    let member = Member {
+        path: b"f".to_vec(),
+        kind: Kind::File { size: 4 << 20, data },
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        mtime: Timestamp::default(),
+        xattrs: Vec::new(),
+    };
+    let mut writer = TarWriter::new(Vec::new());
+    writer.member(&member).unwrap();
+    writer.data(&vec![b'x'; DATA_RANGES_MAX]).unwrap();
+    let archive = writer.finish().unwrap();
+    let read = TarReader::new(archive.as_slice()).next().unwrap();
+    assert!(read == Some(member));
+}

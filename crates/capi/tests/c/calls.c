@@ -353,6 +353,14 @@ static void attributes(void)
     CHECK(st.st_mode == (S_IFREG | 0400) && st.st_uid == 1 && st.st_gid == 2);
     CHECK(st.st_atim.tv_sec == 1234567890 && st.st_atim.tv_nsec == 123456789);
     CHECK(memcmp(&before, &st.st_mtim, sizeof before) == 0 && st.st_has_btime && st.st_btim.tv_sec > 1234567890);
+    /* As in Linux, where two omitted times are no change, and the path is not looked at. */
+    struct timespec neither[] = {{0, UTIME_OMIT}, {0, UTIME_OMIT}};
+    before = st.st_ctim;
+    OK(lanefs_futimens(f, neither));
+    OK(lanefs_utimens(vol, "/tof", neither, 0));
+    OK(lanefs_utimens(vol, "/nothing", neither, 0));
+    OK(lanefs_fstat(f, &st));
+    CHECK(memcmp(&before, &st.st_ctim, sizeof before) == 0);
     struct timespec old[] = {{0, UTIME_NOW}, {-1000, 0}};
     OK(lanefs_utimens(vol, "/tof", old, 0));
     OK(lanefs_fstat(f, &st));
@@ -413,6 +421,22 @@ static void xattrs(void)
     FAILS(EFAULT, lanefs_lsetxattr(vol, "/f", NULL, "", 0, 0));
     FAILS(EBADF, lanefs_lsetxattr(no_volume, "/f", "user.two", "", 0, 0));
     OK(lanefs_lsetxattr(vol, "/f", "user.wide", "12345678", 8, 0));
+    /* Of an open file, with a name and without one. */
+    struct lanefs_file *attrs[] = {lanefs_open(vol, "/f", O_RDONLY, 0),
+                                   lanefs_open(vol, "/", O_TMPFILE | O_RDWR, 0600)};
+    for (int i = 0; i < 2; i++) {
+        CHECK(attrs[i]);
+        FAILS(ENODATA, lanefs_fgetxattr(attrs[i], "user.fd", buf, sizeof buf));
+        FAILS(ENODATA, lanefs_fsetxattr(attrs[i], "user.fd", "1", 1, LANEFS_XATTR_REPLACE));
+        OK(lanefs_fsetxattr(attrs[i], "user.fd", "12", 2, LANEFS_XATTR_CREATE));
+        FAILS(EINVAL, lanefs_fsetxattr(attrs[i], "user.fd", "12", 2, 4));
+        CHECK(lanefs_fgetxattr(attrs[i], "user.fd", buf, sizeof buf) == 2 && memcmp(buf, "12", 2) == 0);
+        CHECK(lanefs_flistxattr(attrs[i], NULL, 0) == lanefs_flistxattr(attrs[i], buf, sizeof buf));
+        OK(lanefs_fremovexattr(attrs[i], "user.fd"));
+        FAILS(ENODATA, lanefs_fremovexattr(attrs[i], "user.fd"));
+        OK(lanefs_close(attrs[i]));
+        FAILS(EBADF, lanefs_fgetxattr(attrs[i], "user.fd", buf, sizeof buf));
+    }
     FAILS(ERANGE, lanefs_lgetxattr(vol, "/f", "user.wide", buf, 7));
     FAILS(ENODATA, lanefs_lgetxattr(vol, "/f", "user.two", buf, 7));
     FAILS(EFAULT, lanefs_lgetxattr(vol, "/f", "user.wide", NULL, 8));
