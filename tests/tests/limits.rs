@@ -2,7 +2,9 @@
 
 use lanefs::{Error, NewAttr, OpenOptions, Volume};
 use lanefs_device::MemDevice;
-use lanefs_tests::{debugfs, e2fsck_clean, mke2fs, open, writing};
+use lanefs_tests::{debugfs, debugfs_write, e2fsck_clean, mke2fs, open, writing};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 const ATTR: NewAttr = NewAttr { permissions: 0o755, uid: 0, gid: 0 };
@@ -45,8 +47,8 @@ fn without_dir_nlink_the_bound_is_an_error() {
     let image = dir.path().join("volume.img");
     mke2fs(&image, 16 << 20, &["-t", "ext4", "-O", "^dir_nlink", "-b", "1024"]);
     // 64,999 links without making them: the count alone decides.
-    lanefs_tests::debugfs_write(&image, "mkdir /d");
-    lanefs_tests::debugfs_write(&image, "set_inode_field /d links_count 64999");
+    debugfs_write(&image, "mkdir /d");
+    debugfs_write(&image, "set_inode_field /d links_count 64999");
     let volume = open(writing(), &image).unwrap();
     volume.create_dir("/d/last").unwrap();
     assert!(matches!(volume.create_dir("/d/beyond").unwrap_err().kind(), Error::TooManyLinks));
@@ -97,4 +99,26 @@ fn a_file_larger_than_memory_is_an_error() {
     let e = volume.read("/sparse").unwrap_err();
     assert!(matches!(e.kind(), Error::NoMemory { .. }) && e.errno() == libc::ENOMEM, "{e}");
     volume.close().unwrap();
+}
+
+/// A few blocks of a hostile image may map a log in as many pieces as the volume has blocks: that
+/// is refused before memory is taken for them.
+#[test]
+fn a_log_in_a_million_pieces_is_refused() {
+    const TWICE: u32 = 1_000_000;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    mke2fs(&path, 8 << 30, &["-t", "ext3", "-b", "4096", "-N", "1024", "-J", "size=4"]);
+    let pointers = |to: u32| to.to_le_bytes().repeat(1024);
+    let file = File::options().write(true).open(&path).unwrap();
+    file.write_all_at(&pointers(TWICE + 1), u64::from(TWICE) * 4096).unwrap();
+    file.write_all_at(&pointers(900_000), u64::from(TWICE + 1) * 4096).unwrap();
+    drop(file);
+    let size = 1_100_000_u64 * 4096;
+    for field in [format!("block[IND] {}", TWICE + 1), format!("block[DIND] {TWICE}"), format!("size {size}")]
+    {
+        debugfs_write(&path, &format!("set_inode_field <8> {field}"));
+    }
+    let refused = Volume::open(&path).unwrap_err().to_string();
+    assert!(refused.contains("pieces"), "{refused}");
 }

@@ -8,7 +8,7 @@
 use lanefs::{FallocMode, File, NewAttr, OpenOptions, Volume};
 use lanefs_device::BlockDevice;
 use lanefs_sim::{CrashState, DumpFile, Image, RecordingDevice};
-use lanefs_tests::{e2fsck, mke2fs};
+use lanefs_tests::{debugfs_write, e2fsck, mke2fs};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -177,4 +177,38 @@ fn a_file_that_is_given_its_first_name_is_no_orphan_any_more() {
         let (code, said) = e2fsck(dump.path(), &["-fn"]);
         assert_eq!(code, 0, "{args:?}: {said}");
     }
+}
+
+/// Entries of an orphan file stand for themselves: one whose inode is damaged stays, and the others
+/// are deleted. The volume says that it needs a check.
+#[test]
+fn a_damaged_inode_in_the_orphan_file_keeps_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    mke2fs(&path, 16 << 20, &["-t", "ext4", "-b", "1024", "-O", "orphan_file"]);
+    let device = Arc::new(RecordingDevice::new(Image::from_bytes(std::fs::read(&path).unwrap())));
+    let volume = open(Arc::clone(&device) as Arc<dyn BlockDevice>);
+    let names = ["/one", "/two", "/three"];
+    let files = names.map(|name| volume.create_file(name).unwrap());
+    let inos = files.each_ref().map(|file| file.metadata().ino());
+    names.iter().for_each(|name| volume.remove_file(name).unwrap());
+    volume.sync().unwrap();
+    device.image().save(&path).unwrap();
+    drop(files);
+    volume.close().unwrap();
+
+    // Replays the log, and leaves the orphans.
+    debugfs_write(&path, "journal_run");
+    debugfs_write(&path, &format!("set_inode_field <{}> extra_isize 60000", inos[1]));
+    let volume = OpenOptions::new().write(true).open(&path).unwrap();
+    volume.write("/new", b"new").unwrap();
+    volume.close().unwrap();
+    let damaged = Volume::open(&path).unwrap();
+    assert!(damaged.node_at(inos[1]).is_err());
+    assert_eq!(damaged.read("/new").unwrap(), b"new");
+    drop(damaged);
+    let (code, said) = e2fsck(&path, &["-fy"]);
+    assert!(code == 1 && !said.contains(&format!("Inode {} ", inos[0])), "{code}: {said}");
+    let (code, said) = e2fsck(&path, &["-fn"]);
+    assert_eq!(code, 0, "{said}");
 }

@@ -449,3 +449,25 @@ fn attributes_of_enlarged_inodes_are_where_the_kernel_looks() {
         e2fsck_clean(&image);
     }
 }
+
+/// The superblock says that there are attributes, as after the kernel's first one: `e2fsck` takes
+/// away those of a volume that does not. On a volume of revision 0, which has no features, too.
+#[test]
+fn the_first_attribute_of_a_volume_sets_its_feature() {
+    let dir = tempfile::tempdir().unwrap();
+    let kinds: [&[&str]; 3] =
+        [&["-O", "^ext_attr", "-I", "128"], &["-O", "^ext_attr", "-I", "256"], &["-t", "ext2", "-r", "0"]];
+    for (n, kind) in kinds.iter().enumerate() {
+        let image = image(dir.path(), &format!("{n}.img"), kind);
+        let volume = open(writing(), &image).unwrap();
+        volume.write("/f", b"").unwrap();
+        volume.sync().unwrap();
+        assert!(!dumpe2fs(&image, &["-h"]).contains("ext_attr"), "{kind:?}");
+        volume.set_xattr("/f", "user.large", &[7; 300], SetXattr::Any).unwrap();
+        volume.close().unwrap();
+        e2fsck_clean(&image);
+        assert!(dumpe2fs(&image, &["-h"]).contains("ext_attr"), "{kind:?}");
+        let mount = LoopMount::new(&image, "ro");
+        assert_eq!(of_kernel(&mount.path().join("f"))["user.large"], [7; 300]);
+    }
+}

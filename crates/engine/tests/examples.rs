@@ -2,6 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
 
+#[allow(dead_code, reason = "its main is the example's")]
+#[path = "../examples/append_log.rs"]
+mod append_log;
+
+use append_log::Log;
+use lanefs::Volume;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -41,7 +47,7 @@ fn an_image_is_filled_alike_each_time() {
     }
     e2fsck_clean(&one);
     assert!(fs::read(&one).unwrap() == fs::read(&two).unwrap());
-    let volume = lanefs::Volume::open_read_only(&one).unwrap();
+    let volume = Volume::open_read_only(&one).unwrap();
     assert_eq!(volume.read("/link").unwrap(), b"lane\n");
     let listed = example("untrusted_image", &[text(&one)]);
     assert!(listed.contains("           5 \"/etc/hostname\"\n"), "{listed}");
@@ -63,4 +69,24 @@ fn writers_go_on_side_by_side() {
     assert_eq!(said.lines().count(), 8);
     assert!(said.starts_with("part 0: 1048576 bytes of 1\n"), "{said}");
     assert!(said.ends_with("part 7: 1048576 bytes of 8\n"), "{said}");
+}
+
+#[test]
+fn threads_append_whole_records() {
+    let volume = Volume::in_memory(16 << 20).unwrap();
+    let log = Log::open(&volume, "/log").unwrap();
+    std::thread::scope(|scope| {
+        for thread in ["one", "two", "three", "four"] {
+            let log = &log;
+            scope.spawn(move || (0..250).for_each(|n| log.append(&format!("{thread} {n}")).unwrap()));
+        }
+    });
+    let records = log.records().unwrap();
+    for thread in ["one", "two", "three", "four"] {
+        let whole = records.iter().filter_map(|record| record.strip_prefix(thread)?.strip_prefix(' '));
+        let numbers: Vec<&str> = whole.collect();
+        let wanted: Vec<String> = (0..250).map(|n: u32| n.to_string()).collect();
+        assert_eq!(numbers, wanted, "{thread}");
+    }
+    assert_eq!(records.len(), 1000);
 }

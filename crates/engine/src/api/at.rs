@@ -3,7 +3,7 @@
 
 use super::dir::special;
 use super::path::{self, NamePlace};
-use super::{AtSymlink, Dir, File, FileOptions, Metadata};
+use super::{AtSymlink, Dir, DirEntry, File, FileOptions, Metadata};
 use crate::error::{Error, OrCannot, Result};
 use crate::fs::Fs;
 use crate::fs::inode::InodeRef;
@@ -71,7 +71,7 @@ impl<'d> At<'d> {
         path::resolve(&self.base()?, path, at_end)
     }
 
-    fn place(self, path: &[u8]) -> Result<NamePlace> {
+    pub(super) fn place(self, path: &[u8]) -> Result<NamePlace> {
         path::place(&self.base()?, path)
     }
 
@@ -91,6 +91,74 @@ impl<'d> At<'d> {
     /// Returns options for opening a file.
     pub fn open_options(self) -> FileOptions<'d> {
         FileOptions::new(self)
+    }
+
+    /// Opens a file for reading, as [`Volume::open_file`](crate::Volume::open_file) does for paths
+    /// from the root.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDir`], [`Error::Loop`], [`Error::IsDir`];
+    /// [`Error::Invalid`] for a device, fifo or socket.
+    pub fn open_file(self, path: impl AsRef<Path>) -> Result<File> {
+        self.open_options().read(true).open(path)
+    }
+
+    /// Makes a file, or cuts one that exists to nothing, as
+    /// [`Volume::create_file`](crate::Volume::create_file) does for paths from the root.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if its directory does not exist, [`Error::IsDir`], [`Error::NoSpace`].
+    pub fn create_file(self, path: impl AsRef<Path>) -> Result<File> {
+        self.open_options().read(true).write(true).create(true).truncate(true).open(path)
+    }
+
+    /// Returns the whole content of a file, as [`Volume::read`](crate::Volume::read) does for paths
+    /// from the root.
+    ///
+    /// # Errors
+    /// The errors of [`open_file`](Self::open_file) and [`File::read_at`]; [`Error::NoMemory`].
+    pub fn read(self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
+        let file = self.open_file(&path)?;
+        read_all(&file).or_cannot("read", path)
+    }
+
+    /// Makes or replaces a file with this content, as [`Volume::write`](crate::Volume::write) does
+    /// for paths from the root.
+    ///
+    /// # Errors
+    /// The errors of [`create_file`](Self::create_file) and [`File::write_at`].
+    ///
+    /// ```
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
+    /// volume.create_dir("/home")?;
+    /// let home = volume.open_dir("/home")?;
+    /// home.at().write("notes", b"hello")?;
+    /// volume.rename("/home", "/moved")?;
+    /// assert_eq!(home.at().read("notes")?, b"hello");
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
+    pub fn write(self, path: impl AsRef<Path>, content: &[u8]) -> Result<()> {
+        self.create_file(&path)?.write_at(content, 0).or_cannot("write", path)
+    }
+
+    /// Returns whether `path` leads to an inode.
+    ///
+    /// # Errors
+    /// Everything but [`Error::NotFound`].
+    pub fn exists(self, path: impl AsRef<Path>) -> Result<bool> {
+        match self.node(bytes(&path), AtSymlink::Follow) {
+            Ok(_) => Ok(true),
+            Err(Error::NotFound) => Ok(false),
+            Err(e) => Err(e).or_cannot("look up", path),
+        }
+    }
+
+    /// Returns all entries of a directory but "." and "..".
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDir`]; those of a damaged directory.
+    pub fn read_dir(self, path: impl AsRef<Path>) -> Result<Vec<DirEntry>> {
+        self.open_dir(&path)?.read_dir().or_cannot("read directory", path)
     }
 
     /// Returns attributes as [`Volume::metadata`](crate::Volume::metadata) does; `at_end` says
@@ -291,5 +359,20 @@ impl<'d> At<'d> {
     pub fn set_attr(self, path: impl AsRef<Path>, set: &SetAttr, at_end: AtSymlink) -> Result<()> {
         let node = self.node(bytes(&path), at_end);
         node.and_then(|node| node.set_attr(set)).or_cannot("set the attributes of", path)
+    }
+}
+
+fn read_all(file: &File) -> Result<Vec<u8>> {
+    let mut content = Vec::new();
+    let mut piece = vec![0; 1 << 20];
+    // Not by i_size: that comes from the volume, and a hostile one can claim any size with
+    // holes.
+    loop {
+        let n = file.read_at(&mut piece, content.len() as u64)?;
+        content.try_reserve(n).map_err(|_| Error::NoMemory { bytes: content.len() + n })?;
+        content.extend_from_slice(piece.get(..n).unwrap_or_default());
+        if n < piece.len() {
+            return Ok(content);
+        }
     }
 }

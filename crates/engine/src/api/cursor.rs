@@ -59,8 +59,8 @@ impl<F: Borrow<File>> Write for FileCursor<F> {
         if bytes.is_empty() {
             return Ok(0);
         }
-        let from = self.file.borrow().write_from(bytes, self.at)?;
-        Ok(self.moved(from, bytes.len())?)
+        let (from, n) = self.file.borrow().write_part_from(bytes, self.at)?;
+        Ok(self.moved(from, n)?)
     }
 
     /// Does nothing: written bytes can be read at once; [`File::sync_all`] makes them durable.
@@ -105,6 +105,26 @@ mod tests {
             assert_eq!(a, b);
         }
         assert_eq!(ours.stream_position().unwrap(), theirs.stream_position().unwrap());
+    }
+
+    /// After an error, which says that no byte was written, a `BufWriter` would write all of them
+    /// again.
+    #[test]
+    fn a_full_volume_ends_a_write_where_it_got_to() {
+        let volume = Volume::in_memory(16 << 20).unwrap();
+        for append in [false, true] {
+            let file = volume.open_options().write(true).append(append).create(true).open("/f").unwrap();
+            file.set_len(0).unwrap();
+            file.write_at(b"start", 0).unwrap();
+            let mut cursor = FileCursor::new(&file);
+            cursor.seek(SeekFrom::End(0)).unwrap();
+            let bytes: Vec<_> = (0..32_u32 << 20).map(|i| (i / 1000) as u8).collect();
+            let n = cursor.write(&bytes).unwrap();
+            assert!(n > 1 << 20 && n < bytes.len(), "{n}");
+            assert_eq!(cursor.stream_position().unwrap(), 5 + n as u64);
+            assert!(volume.read("/f").unwrap()[5..] == bytes[..n]);
+            assert_eq!(cursor.write(&bytes).unwrap_err().kind(), io::ErrorKind::StorageFull);
+        }
     }
 
     #[test]

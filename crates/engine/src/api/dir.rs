@@ -294,7 +294,7 @@ impl Dir {
                 let ino = subdir.node.ino;
                 if !above.insert(ino) {
                     let rule = "lies below itself";
-                    return Err(Corrupt::SpecialInode { ino, role: "directory", rule }.into());
+                    return Err(Error::from(Corrupt::SpecialInode { ino, role: "directory", rule }));
                 }
                 let below = subdir.remove_files()?;
                 stack.push((name, subdir, below));
@@ -408,38 +408,81 @@ pub(super) fn special(
 ) -> Result<InodeRef> {
     let kind = match file_type {
         FileType::Regular => NewKind::File,
-        FileType::CharDevice | FileType::BlockDevice if !device.fits() => {
-            return Err(Error::Invalid("a device number of more than 12 bits and 20 bits"));
-        }
-        FileType::Fifo | FileType::Socket | FileType::CharDevice | FileType::BlockDevice => {
-            NewKind::Special { file_type, device }
-        }
-        FileType::Directory | FileType::Symlink => {
-            return Err(Error::Invalid("not a type that mknod makes"));
-        }
+        _ => NewKind::Special { file_type, device },
     };
     dir.create(name, kind, attr)
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::{NewAttr, Volume};
+    use crate::{DeviceNumber, Error, FileType, NewAttr, NewKind, RenameFlags, Volume};
+
+    const ATTR: NewAttr = NewAttr { permissions: 0o755, uid: 0, gid: 0 };
 
     /// The path to its end is longer than a path can be.
     #[test]
     fn a_deep_tree_is_removed() {
         let volume = Volume::in_memory(16 << 20).unwrap();
-        let attr = NewAttr { permissions: 0o755, uid: 0, gid: 0 };
         volume.create_dir("/top").unwrap();
         volume.write("/kept", b"").unwrap();
         let mut dir = volume.open_dir("/top").unwrap();
         for _ in 0..300 {
-            dir.create_new_file("file", attr).unwrap();
-            dir.symlink("/", "link", attr).unwrap();
-            dir = dir.create_dir("a name of twenty-one.", attr).unwrap();
+            dir.create_new_file("file", ATTR).unwrap();
+            dir.symlink("/", "link", ATTR).unwrap();
+            dir = dir.create_dir("a name of twenty-one.", ATTR).unwrap();
         }
         drop(dir);
         volume.remove_dir_all("/top").unwrap();
         assert!(volume.exists("/kept").unwrap() && !volume.exists("/top").unwrap());
+    }
+
+    /// A slash behind the name of a link does not lead to what it names.
+    #[test]
+    fn a_removal_of_all_does_not_follow_a_link() {
+        let volume = Volume::in_memory(16 << 20).unwrap();
+        volume.create_dir("/data").unwrap();
+        volume.write("/data/kept", b"").unwrap();
+        volume.symlink("/data", "/link").unwrap();
+        for (path, wanted) in [("/link/", Error::NotDir), ("/", Error::Busy), ("/nothing/", Error::NotFound)]
+        {
+            let refused = volume.remove_dir_all(path).unwrap_err();
+            assert_eq!(refused.errno(), wanted.errno(), "{path}: {refused}");
+        }
+        assert!(volume.exists("/data/kept").unwrap());
+        volume.remove_dir_all("/link").unwrap();
+        volume.remove_dir_all("/data/").unwrap();
+        assert!(!volume.exists("/link").unwrap() && !volume.exists("/data").unwrap());
+    }
+
+    #[test]
+    fn only_what_mknod_makes_is_made_by_a_number() {
+        let root = Volume::in_memory(16 << 20).unwrap().root_node().unwrap();
+        let none = DeviceNumber { major: 0, minor: 0 };
+        let refused = [
+            (FileType::Directory, none),
+            (FileType::Symlink, none),
+            (FileType::Regular, none),
+            (FileType::CharDevice, DeviceNumber { major: 0x1001, minor: 0 }),
+            (FileType::BlockDevice, DeviceNumber { major: 0, minor: 1 << 20 }),
+        ];
+        for (file_type, device) in refused {
+            let made = root.create("made", NewKind::Special { file_type, device }, ATTR, 0);
+            assert!(matches!(made, Err(Error::Invalid(_))), "{file_type:?}");
+        }
+        root.create("old", NewKind::File, ATTR, 0).unwrap();
+        let flags = RenameFlags::Whiteout { replace: true, uid: u32::MAX, gid: 0 };
+        assert!(matches!(root.rename("old", &root, "new", flags), Err(Error::Invalid(_))));
+        assert!(root.lookup("old").is_ok() && root.lookup("made").is_err());
+    }
+
+    #[test]
+    fn a_removed_directory_gets_no_file_without_a_name() {
+        let volume = Volume::in_memory(16 << 20).unwrap();
+        volume.create_dir("/gone").unwrap();
+        let dir = volume.open_dir("/gone").unwrap();
+        volume.remove_dir("/gone").unwrap();
+        assert!(matches!(dir.create_nameless(ATTR), Err(Error::NotFound)));
+        let opened = volume.open_options().write(true).open_nameless(&dir);
+        assert!(opened.is_err_and(|e| matches!(e.kind(), Error::NotFound)));
     }
 }

@@ -234,7 +234,9 @@ impl File {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        self.write_from(bytes, offset).map(drop)
+        self.check_write()?;
+        self.write_counted(bytes, &mut { offset }, &mut 0)?;
+        self.after_write()
     }
 
     /// Writes as [`write_at`](Self::write_at) does, but an error behind the first byte ends the
@@ -254,30 +256,27 @@ impl File {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn write_part_at(&self, bytes: &[u8], offset: u64) -> Result<usize> {
+        self.write_part_from(bytes, offset).map(|(_, done)| done)
+    }
+
+    /// Writes as [`write_part_at`](Self::write_part_at). Returns where, and how many bytes.
+    pub(super) fn write_part_from(&self, bytes: &[u8], offset: u64) -> Result<(u64, usize)> {
         self.check_write()?;
-        let mut done = 0;
-        match self.write_counted(bytes, offset, &mut done) {
+        let (mut at, mut done) = (offset, 0);
+        match self.write_counted(bytes, &mut at, &mut done) {
             Err(e) if done == 0 => return Err(e),
             _ => self.after_write()?,
         }
-        Ok(done)
+        Ok((at, done))
     }
 
-    /// Writes as [`write_at`](Self::write_at), and returns where.
-    pub(super) fn write_from(&self, bytes: &[u8], offset: u64) -> Result<u64> {
-        self.check_write()?;
-        let at = self.write_counted(bytes, offset, &mut 0)?;
-        self.after_write()?;
-        Ok(at)
-    }
-
-    /// Writes at `offset`, or at the end if open for appending. Returns where. Adds to `done` how
-    /// many bytes are written, also of a write that an error ended.
-    fn write_counted(&self, bytes: &[u8], offset: u64, done: &mut usize) -> Result<u64> {
+    /// Writes at `at`; if open for appending, sets it to the end first. Adds to `done` how many
+    /// bytes are written, also of a write that an error ended.
+    fn write_counted(&self, bytes: &[u8], at: &mut u64, done: &mut usize) -> Result<()> {
         let (content, caching) = (self.node.content(), self.access.caching);
         match self.access.append {
-            true => content.append(bytes, caching, done),
-            false => content.write(bytes, offset, caching, done).map(|()| offset),
+            true => content.append(bytes, caching, at, done),
+            false => content.write(bytes, *at, caching, done),
         }
     }
 

@@ -39,7 +39,7 @@ impl Volume {
     /// [`Error::IsDir`], and [`Error::Invalid`] for a device, fifo or socket; those of a damaged
     /// volume, and the device's.
     pub fn open_file(&self, path: impl AsRef<Path>) -> Result<File> {
-        self.open_options().read(true).open(path)
+        self.at().open_file(path)
     }
 
     /// Makes a file, or cuts one that exists to nothing, and opens it for writing.
@@ -47,7 +47,7 @@ impl Volume {
     /// # Errors
     /// [`Error::NotFound`] if its directory does not exist, [`Error::IsDir`], [`Error::NoSpace`].
     pub fn create_file(&self, path: impl AsRef<Path>) -> Result<File> {
-        self.open_options().read(true).write(true).create(true).truncate(true).open(path)
+        self.at().create_file(path)
     }
 
     /// Returns the whole content of a file.
@@ -63,8 +63,7 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
-        let file = self.open_file(&path)?;
-        read_all(&file).or_cannot("read", path)
+        self.at().read(path)
     }
 
     /// Makes or replaces a file with this content.
@@ -79,7 +78,7 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn write(&self, path: impl AsRef<Path>, content: &[u8]) -> Result<()> {
-        self.create_file(&path)?.write_at(content, 0).or_cannot("write", path)
+        self.at().write(path, content)
     }
 
     /// Returns the attributes of the inode at `path`; a symbolic link at the end is followed.
@@ -113,11 +112,7 @@ impl Volume {
     /// # Errors
     /// Everything but [`Error::NotFound`].
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
-        match self.at().node(bytes(&path), AtSymlink::Follow) {
-            Ok(_) => Ok(true),
-            Err(Error::NotFound) => Ok(false),
-            Err(e) => Err(e).or_cannot("look up", path),
-        }
+        self.at().exists(path)
     }
 
     /// Opens a directory.
@@ -155,7 +150,7 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<Vec<DirEntry>> {
-        self.open_dir(&path)?.read_dir().or_cannot("read directory", path)
+        self.at().read_dir(path)
     }
 
     /// Makes a directory, mode 0755, owner 0:0.
@@ -224,13 +219,17 @@ impl Volume {
         self.at().remove_dir(path)
     }
 
-    /// Removes a directory with everything in it, or a file. Follows no symbolic link, not even one
-    /// that takes the place of a directory meanwhile.
+    /// Removes a directory with everything in it, or a file. Follows no symbolic link at the end,
+    /// nor one that takes the place of a directory meanwhile.
     ///
     /// # Errors
-    /// The first that any of the removals gives; what was removed stays removed.
+    /// [`Error::Busy`] for the root, [`Error::NotDir`] for a symbolic link with a slash behind it:
+    /// nothing is removed. The first that any of the removals gives; what was removed stays
+    /// removed.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
-        let node = self.at().node(bytes(&path), AtSymlink::NoFollow).or_cannot("remove", &path)?;
+        // Not by `At::node`, which follows a link that has a slash behind it.
+        let place = self.at().place(bytes(&path)).or_cannot("remove", &path)?;
+        let node = place.dir.lookup(&place.name).or_cannot("remove", &path)?;
         if !node.is_dir() {
             return self.remove_file(path);
         }
@@ -367,20 +366,5 @@ impl Volume {
     /// ```
     pub fn set_attr(&self, path: impl AsRef<Path>, set: &SetAttr, at_end: AtSymlink) -> Result<()> {
         self.at().set_attr(path, set, at_end)
-    }
-}
-
-fn read_all(file: &File) -> Result<Vec<u8>> {
-    let mut content = Vec::new();
-    let mut piece = vec![0; 1 << 20];
-    // Not by i_size: that comes from the volume, and a hostile one can claim any size with
-    // holes.
-    loop {
-        let n = file.read_at(&mut piece, content.len() as u64)?;
-        content.try_reserve(n).map_err(|_| Error::NoMemory { bytes: content.len() + n })?;
-        content.extend_from_slice(piece.get(..n).unwrap_or_default());
-        if n < piece.len() {
-            return Ok(content);
-        }
     }
 }

@@ -17,6 +17,10 @@ use lanefs_format::{Compat, Incompat, Inode, RoCompat, Superblock};
 use lanefs_journal::{JournalError, LogConfig, LogRun, recovery};
 use std::sync::Arc;
 
+/// The most runs that a log may have: those of a log of the largest size that mke2fs makes, in
+/// pieces of ten blocks.
+const RUNS_MAX: usize = 1 << 20;
+
 /// Finds the log before its replay: by the journal's inode, or, if that cannot be read, by the
 /// superblock's copy of its map, provided that the log there waits for a replay. Returns `None` for
 /// a volume without a journal.
@@ -124,6 +128,9 @@ fn runs(store: &Store, inode: &Inode) -> Result<Vec<LogRun>> {
         let Mapping::Mapped { block, len, .. } = map::lookup(store, inode, logical)? else {
             return Err(damaged("has a hole").into());
         };
+        if runs.len() == RUNS_MAX {
+            return Err(damaged("is in more than 2^20 pieces").into());
+        }
         let len = len.min(blocks - logical);
         runs.push(LogRun { logical, physical: block, len });
         logical += len;

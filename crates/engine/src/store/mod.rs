@@ -150,9 +150,12 @@ impl Store {
         self.closed.store(true, Ordering::Release);
     }
 
-    /// Keeps the first error that is not returned to any caller.
+    /// Keeps the first error that is not returned to any caller, for the close to mark the volume.
+    /// A full volume is sound.
     pub(crate) fn note_error(&self, e: &Error) {
-        self.error.lock().get_or_insert_with(|| e.to_string());
+        if !matches!(e, Error::NoSpace) {
+            self.error.lock().get_or_insert_with(|| e.to_string());
+        }
     }
 
     /// Returns whether an error was noted.

@@ -34,8 +34,8 @@ pub(crate) mod credits {
     /// Adding to or removing from the orphan list: superblock or orphan file block, and a
     /// neighbour's inode.
     pub(crate) const ORPHAN: u32 = SUPER + 2 * INODE;
-    /// An extended attribute block freed, copied or made.
-    pub(crate) const XATTR: u32 = (1 + RUN) + FREED_RUN + INODE;
+    /// An extended attribute block freed, copied or made, and the volume's first attribute.
+    pub(crate) const XATTR: u32 = (1 + RUN) + FREED_RUN + INODE + SUPER;
 }
 
 /// What a freed block held. Metadata must be revoked, so that recovery does not replay an old copy

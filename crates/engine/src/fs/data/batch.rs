@@ -52,9 +52,6 @@ pub(crate) fn run<'a>(fs: &Fs, requests: impl Iterator<Item = Request<'a>>) {
     for Request { content, offset, bytes, done } in requests {
         match bytes {
             Bytes::Read(buf) => {
-                if content.is_verity() {
-                    continue;
-                }
                 let held = content.hold(offset, buf.len(), done);
                 let Some(held) = held.filter(|held| io::is_straight(fs, offset, &buf[..held.len])) else {
                     continue;
@@ -104,10 +101,10 @@ pub(crate) fn run<'a>(fs: &Fs, requests: impl Iterator<Item = Request<'a>>) {
 
 impl<'b> Content<'b> {
     /// Locks the bytes of a request, up to the end of the file, shared. `None` if that would have
-    /// to wait, or if the cache holds newer bytes.
+    /// to wait, or if the cache holds newer bytes or has to verify them.
     fn hold(self, offset: u64, len: usize, done: &'b mut Option<usize>) -> Option<LockedRequest<'b>> {
         let end = offset.checked_add(len as u64).filter(|_| len > 0)?;
-        let kept = self.try_share(offset, end)?.kept();
+        let kept = self.try_share_unverified(offset, end)?.kept();
         let len = self.before_end(offset, len);
         let blocks = self.blocks(offset, offset + len as u64).ok().filter(|_| len > 0)?;
         let busy = self.is_busy(blocks.clone());

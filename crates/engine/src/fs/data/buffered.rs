@@ -91,13 +91,15 @@ impl Content<'_> {
         expected.map_or(Ok(()), |expected| expected.check(segments, fs.block_size))
     }
 
-    /// Reads past this cache, for a caller with its own cache, unless this cache has newer bytes.
+    /// Reads past this cache, for a caller with its own cache, unless this cache has newer bytes or
+    /// has to verify them.
     ///
     /// # Errors
     /// The device's; a damaged map.
     pub(super) fn read_past(self, buf: &mut [u8], offset: u64) -> Result<usize> {
         let fs = self.fs();
-        let held = self.share(offset, offset.saturating_add(buf.len() as u64));
+        let end = offset.saturating_add(buf.len() as u64);
+        let Some(held) = self.share_unverified(offset, end) else { return self.read_cached(buf, offset) };
         let len = self.before_end(offset, buf.len());
         // The last block is read whole: the bytes behind the end are zeros, and the caller ignores
         // them.
@@ -147,20 +149,21 @@ impl Content<'_> {
         self.write_pages(offset, bytes, stamp, done)
     }
 
-    /// Writes all of `bytes` at the end. Returns where that was.
+    /// Sets `at` to the end, and writes all of `bytes` there.
     ///
     /// # Errors
     /// The errors of [`write`](Self::write).
-    pub(super) fn append_cached(self, bytes: &[u8], done: &mut usize) -> Result<u64> {
+    pub(super) fn append_cached(self, bytes: &[u8], at: &mut u64, done: &mut usize) -> Result<()> {
         self.fs().check_writable()?;
         let _timer = self.fs().counters.write.start();
         self.throttle()?;
         let (_held, end) = self.lock_end()?;
-        if !bytes.is_empty() {
-            self.check_write(end, end_of(bytes, end)?)?;
-            self.write_pages(end, bytes, Stamp::Now, done)?;
+        *at = end;
+        if bytes.is_empty() {
+            return Ok(());
         }
-        Ok(end)
+        self.check_write(end, end_of(bytes, end)?)?;
+        self.write_pages(end, bytes, Stamp::Now, done)
     }
 
     fn write_pages(self, offset: u64, mut bytes: &[u8], stamp: Stamp, done: &mut usize) -> Result<()> {

@@ -79,7 +79,7 @@ impl<'n> Content<'n> {
         let direct = caching == Caching::Direct;
         match (direct, self.fs().dax) {
             (false, false) => Via::Cache,
-            // What it reads has to be verified.
+            // What it reads has to be verified. `share_unverified` decides, under the lock.
             _ if self.is_verity() => Via::Cache,
             (true, _) => Via::Direct,
             (false, true) => Via::Dax,
@@ -117,9 +117,7 @@ impl<'n> Content<'n> {
     /// The device's; a damaged map.
     pub(crate) fn read_for_cache(self, buf: &mut [u8], offset: u64) -> Result<usize> {
         match self.via(Caching::Cached) {
-            Via::Cache if self.goes_past(offset, buf.len()) && !self.is_verity() => {
-                self.read_past(buf, offset)
-            }
+            Via::Cache if self.goes_past(offset, buf.len()) => self.read_past(buf, offset),
             _ => self.read(buf, offset, Caching::Cached),
         }
     }
@@ -160,16 +158,17 @@ impl<'n> Content<'n> {
         self.write_cached(rest, offset + whole.len() as u64, Stamp::Kept, &mut 0)
     }
 
-    /// Writes all of `bytes` at the end. Returns where that was. Adds to `done` as
-    /// [`write`](Self::write) does.
+    /// Writes all of `bytes` at the end. Sets `at` to where that is before it writes, and adds to
+    /// `done` as [`write`](Self::write) does.
     ///
     /// # Errors
     /// The errors of [`write`](Self::write).
-    pub(crate) fn append(self, bytes: &[u8], caching: Caching, done: &mut usize) -> Result<u64> {
+    pub(crate) fn append(self, bytes: &[u8], caching: Caching, at: &mut u64, done: &mut usize) -> Result<()> {
         match self.via(caching) {
-            Via::Cache if self.bypasses(caching, bytes, self.file.size()) => self.append_direct(bytes, done),
-            Via::Cache => self.append_cached(bytes, done),
-            Via::Direct | Via::Dax => self.append_direct(bytes, done),
+            Via::Cache if !self.bypasses(caching, bytes, self.file.size()) => {
+                self.append_cached(bytes, at, done)
+            }
+            Via::Cache | Via::Direct | Via::Dax => self.append_direct(bytes, at, done),
         }
     }
 
@@ -246,6 +245,19 @@ impl<'n> Content<'n> {
     /// Locks as [`share`](Self::share) does; `None` if it would have to wait.
     pub(super) fn try_share(self, offset: u64, end: u64) -> Option<LockedBytes<'n>> {
         self.file.lock.try_read(self.node.ino, between(offset, end))
+    }
+
+    /// Locks as [`share`](Self::share) does, for a read past the page cache; `None` if a hash tree
+    /// vouches for the content, which only the cache verifies. The file may get its tree while this
+    /// thread waits for the lock.
+    pub(super) fn share_unverified(self, offset: u64, end: u64) -> Option<LockedBytes<'n>> {
+        Some(self.share(offset, end)).filter(|_| !self.is_verity())
+    }
+
+    /// Locks as [`share_unverified`](Self::share_unverified) does; `None` also if it would have to
+    /// wait.
+    pub(super) fn try_share_unverified(self, offset: u64, end: u64) -> Option<LockedBytes<'n>> {
+        self.try_share(offset, end).filter(|_| !self.is_verity())
     }
 
     /// Begins a change under the lock of its bytes.

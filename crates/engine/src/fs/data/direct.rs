@@ -116,20 +116,21 @@ impl Content<'_> {
         self.write_held(bytes, offset, how.stamp(), done)
     }
 
-    /// Writes all of `bytes` at the end. Returns where that was.
+    /// Sets `at` to the end, and writes all of `bytes` there.
     ///
     /// # Errors
     /// The errors of [`write`](Self::write).
-    pub(super) fn append_direct(self, bytes: &[u8], done: &mut usize) -> Result<u64> {
+    pub(super) fn append_direct(self, bytes: &[u8], at: &mut u64, done: &mut usize) -> Result<()> {
         self.fs().check_writable()?;
         let _timer = self.fs().counters.write_direct.start();
         self.fs().counters.planned.add(1);
         let (_held, end) = self.lock_end()?;
-        if !bytes.is_empty() {
-            self.check_write(end, end_of(bytes, end)?)?;
-            self.write_held(bytes, end, Stamp::Now, done)?;
+        *at = end;
+        if bytes.is_empty() {
+            return Ok(());
         }
-        Ok(end)
+        self.check_write(end, end_of(bytes, end)?)?;
+        self.write_held(bytes, end, Stamp::Now, done)
     }
 
     /// Returns whether the modes allow an overwrite in place. It must be whole sectors: a part of a

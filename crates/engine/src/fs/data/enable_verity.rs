@@ -7,8 +7,8 @@
 //! 4. One handle sets the flag and takes the inode off the orphan list. A commit flushes what was
 //!    written before it, so a file with the flag has its tree.
 
-use super::ALL;
 use super::content::Content;
+use super::{ALL, set_size};
 use crate::error::{Error, Result};
 use crate::fs::file::verity::tree_of;
 use crate::store::io::ReadPath;
@@ -107,20 +107,34 @@ impl Content<'_> {
         let data_size = self.file.size();
         let room = verity.room(data_size, self.fs().block_size).ok_or(Error::FileTooBig)?;
         map::check_size(self.fs(), self.node.flags(), room.end)?;
-        let prepared = self.node.prepare()?;
-        self.fs().transact(credits::INODE + credits::ORPHAN, |txn| {
-            prepared.update(txn, |txn, _| orphan::add(txn, self.node.ino))
-        })?;
         let descriptor = verity.descriptor(data_size, self.fs().block_size);
-        let made = self.write_tree(descriptor, room).and_then(|()| self.seal());
+        let begun = self.make_orphan(data_size);
+        let made = begun.and_then(|()| self.write_tree(descriptor, room)).and_then(|()| self.seal());
         if made.is_err() {
             let _alone = self.hold_writeback();
             // The inode is an orphan even if no block was mapped. If this fails, recovery frees the
             // blocks.
-            self.file.set_cut_short(true);
             let _ = self.free_cut(data_size);
         }
         made
+    }
+
+    /// Puts the file on the orphan list, and keeps it there if it gets a name meanwhile: a
+    /// recovery frees what lies behind i_disksize. A late write that failed has left that behind
+    /// `data_size`.
+    fn make_orphan(self, data_size: u64) -> Result<()> {
+        let _alone = self.hold_writeback();
+        self.node.zero_tail(self.file.disk_size(), data_size)?;
+        self.file.set_cut_short(true);
+        let prepared = self.node.prepare()?;
+        self.fs().transact(credits::INODE + credits::ORPHAN + credits::SUPER, |txn| {
+            prepared.update(txn, |txn, inode| {
+                if data_size > inode.size {
+                    set_size(txn, inode, data_size)?;
+                }
+                orphan::add(txn, self.node.ino)
+            })
+        })
     }
 
     /// Writes tree and descriptor behind i_size.
@@ -147,9 +161,10 @@ impl Content<'_> {
         Ok(())
     }
 
-    /// Sets the flag.
+    /// Sets the flag, and takes the file off the orphan list.
     fn seal(self) -> Result<()> {
         let fs = self.fs();
+        let alone = self.hold_writeback();
         let prepared = self.node.prepare()?;
         fs.transact(credits::INODE + credits::ORPHAN + credits::SUPER, |txn| {
             if !fs.sb.lock().has_ro(RoCompat::VERITY) {
@@ -160,6 +175,8 @@ impl Content<'_> {
                 orphan::settle(txn, inode)
             })
         })?;
+        self.file.set_cut_short(false);
+        drop(alone);
         // From now on each block is verified before it is cached.
         self.file.drop_pages(0..u32::MAX);
         Ok(())

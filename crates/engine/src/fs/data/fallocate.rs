@@ -258,7 +258,9 @@ impl FallocRange<'_> {
             map::shift_right(txn, inode, blocks.start, &mut end, by)
         });
         // Even if it stopped half way, in a later handle than the one that set the size.
-        self.file.set_size(self.node.state().size);
+        if grown {
+            self.file.set_size(self.node.state().size);
+        }
         self.drop_pages(blocks.start..u32::MAX)?;
         inserted
     }

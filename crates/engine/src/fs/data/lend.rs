@@ -17,13 +17,11 @@ impl<'n> Content<'n> {
     /// Lends `len` bytes at `offset`, with the lock that is held for them; `None` where they must
     /// be copied. Drop the slice before the lock.
     pub(crate) fn lend(self, offset: u64, len: usize) -> Result<Option<(Lent, Kept<'n>)>> {
-        let Some(memory) =
-            self.fs().device.mapped().filter(|_| self.fs().dax && len > 0 && !self.is_verity())
-        else {
+        let Some(memory) = self.fs().device.mapped().filter(|_| self.fs().dax && len > 0) else {
             return Ok(None);
         };
         let Some(end) = offset.checked_add(len as u64) else { return Ok(None) };
-        let held = self.share(offset, end);
+        let Some(held) = self.share_unverified(offset, end) else { return Ok(None) };
         if end > self.file.size() {
             return Ok(None);
         }

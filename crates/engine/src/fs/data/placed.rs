@@ -113,10 +113,14 @@ impl Content<'_> {
         // Writes dirty pages out first: then the cache has nothing that the device lacks.
         self.write_back(touched.clone())?;
         self.file.drop_pages(touched.clone());
-        let mut at = start;
+        let (mut at, mut began) = (start, false);
+        let mut write = |places: &[Placement]| {
+            began = true;
+            write(places)
+        };
         let mut ended = Ok(());
         while at < end && ended.is_ok() {
-            match fs.with_room(|| self.write_batch(batch_of(at..end), true, write)) {
+            match fs.with_room(|| self.write_batch(batch_of(at..end), true, &mut write)) {
                 Ok(written) => at = written,
                 Err(e) => ended = Err(e),
             }
@@ -127,11 +131,13 @@ impl Content<'_> {
         if matches!(ended, Err(Error::NoSpace)) && mapped > self.file.size() {
             at = at.max(mapped);
         }
-        // For the part that was written: a full volume may have ended the loop.
-        if at > start {
-            // Before the pages are dropped: readahead in between would cache zeros for bytes that
-            // were still behind the end.
-            self.file.extend(at);
+        // An error may have ended the loop, also behind the first write to the device.
+        if began {
+            if at > start {
+                // Before the pages are dropped: readahead in between would cache zeros for bytes
+                // that were still behind the end.
+                self.file.extend(at);
+            }
             self.file.drop_pages(touched);
             self.file.wrote(fs);
             self.touch(stamp);

@@ -5,12 +5,12 @@ use super::io::{self, ReadPath};
 use crate::error::Result;
 
 impl Content<'_> {
-    /// Reads from byte `offset` on into `buf`, past the page cache. Returns how many bytes there
-    /// were before i_size.
+    /// Reads from byte `offset` on into `buf`, past the page cache unless what is read has to be
+    /// verified. Returns how many bytes there were before i_size.
     pub(super) fn read_direct(self, buf: &mut [u8], offset: u64) -> Result<usize> {
         let _timer = self.fs().counters.read_direct.start();
         let end = offset.saturating_add(buf.len() as u64);
-        let _held = self.share(offset, end);
+        let Some(_held) = self.share_unverified(offset, end) else { return self.read_cached(buf, offset) };
         let len = self.before_end(offset, buf.len());
         let Some(buf) = buf.get_mut(..len).filter(|_| len > 0) else { return Ok(0) };
         if self.file.pages_if_used().is_some() {

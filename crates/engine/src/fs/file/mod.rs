@@ -49,7 +49,8 @@ pub(crate) struct FileData {
     delayed: Mutex<Delayed>,
     /// Writeback failures outside of a call on the file, for a sync to report.
     failures: AtomicU32,
-    /// Written blocks lie behind i_size: a truncation failed before it had freed them.
+    /// Written blocks lie behind i_size: a truncation failed before it had freed them, or the file
+    /// gets a hash tree.
     cut_short: AtomicBool,
     ahead: Mutex<ReadAhead>,
     /// The hash tree, from the first read on that needed it.
@@ -152,7 +153,7 @@ impl FileData {
             || self.pages_if_used().is_some_and(|pages| pages.is_dirty())
     }
 
-    /// Returns whether a truncation has left written blocks behind i_size.
+    /// Returns whether written blocks lie behind i_size, so that the inode stays an orphan.
     pub(crate) fn is_cut_short(&self) -> bool {
         self.cut_short.load(Ordering::Acquire)
     }

@@ -59,6 +59,27 @@ impl NewKind<'_> {
             NewKind::Special { file_type, .. } => *file_type,
         }
     }
+
+    /// Checks what needs no volume.
+    ///
+    /// # Errors
+    /// The errors of [`check_target`]; [`Error::Invalid`] for a special file that mknod(2) does not
+    /// make.
+    fn check(&self) -> Result<()> {
+        match *self {
+            Self::File | Self::Dir => Ok(()),
+            Self::Symlink(target) => check_target(target),
+            Self::Special { file_type, device } => match file_type {
+                FileType::CharDevice | FileType::BlockDevice if !device.fits() => {
+                    Err(Error::Invalid("a device number of more than 12 bits and 20 bits"))
+                }
+                FileType::Fifo | FileType::Socket | FileType::CharDevice | FileType::BlockDevice => Ok(()),
+                FileType::Regular | FileType::Directory | FileType::Symlink => {
+                    Err(Error::Invalid("not a type that mknod makes"))
+                }
+            },
+        }
+    }
 }
 
 impl CachedInode {
@@ -74,9 +95,7 @@ impl CachedInode {
 
     fn create_once(&self, name: &[u8], kind: NewKind<'_>, attr: NewAttr) -> Result<InodeRef> {
         check_new_name(name)?;
-        if let NewKind::Symlink(target) = kind {
-            check_target(target)?;
-        }
+        kind.check()?;
         self.fs.check_writable()?;
         let node;
         {
@@ -139,7 +158,7 @@ impl CachedInode {
 
     fn create_nameless_once(&self, attr: NewAttr) -> Result<InodeRef> {
         self.fs.check_writable()?;
-        self.check_dir()?;
+        self.check_alive()?;
         self.check_not_immutable()?;
         let (kind, hint) = (NewKind::File, InodeHint::File { parent: self.ino });
         let inode = self.fs.transact(create_credits(&kind) + credits::ORPHAN, |txn| {

@@ -65,7 +65,7 @@ impl CachedInode {
         // No truncation is in progress meanwhile: at its end it decides, by the name, whether the
         // inode stays on the orphan list.
         let _whole = self.content_if_used().map(|content| content.hold_writeback());
-        // A truncation that failed keeps it there.
+        // A truncation that failed keeps it there, and a hash tree that is being written.
         let stays_orphan = self.file_if_used().is_some_and(|file| file.is_cut_short());
         self.fs.transact(needed, |txn| {
             let start = txn.mark();

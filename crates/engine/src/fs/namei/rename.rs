@@ -7,6 +7,7 @@
 //! Hazard: the names are looked up before the locks are taken, and again under them. If one leads
 //! elsewhere by then, the rename begins anew.
 
+use super::attr::check_owner;
 use super::create::{NewInode, create_credits};
 use super::is_dots;
 use super::remove::{drop_dir, drop_link, lock_nodes};
@@ -84,6 +85,9 @@ impl CachedInode {
     ) -> Result<Option<InodeRef>> {
         if !Arc::ptr_eq(&self.fs, &to.fs) {
             return Err(Error::OtherVolume);
+        }
+        if let RenameFlags::Whiteout { uid, gid, .. } = flags {
+            check_owner(Some(uid), Some(gid))?;
         }
         self.fs.with_room(|| self.rename_once(old, to, new, flags))
     }

@@ -1,7 +1,7 @@
 //! Reads the orphans that a crash left.
 
 use super::OrphanFile;
-use crate::error::{Corrupt, Result};
+use crate::error::{Corrupt, Error, Result};
 use crate::store::Store;
 use lanefs_format::Compat;
 use std::collections::HashSet;
@@ -43,14 +43,20 @@ fn read_file(store: &Store) -> Result<Option<(OrphanFile, Vec<u32>)>> {
     Ok(Some((file, found)))
 }
 
-/// Checks that the orphans can be read, without changes. Returns how many there are.
+/// Checks that the orphans can be found, without changes. Returns how many there are. A damaged
+/// inode hides the rest of a list, but not of an orphan file.
+///
+/// # Errors
+/// A list or file that breaks a rule, a damaged inode on the list; the device's.
 pub(crate) fn check(store: &Store) -> Result<u32> {
-    let mut orphans = read_list(store)?;
-    orphans.extend(read_file(store)?.map(|f| f.1).unwrap_or_default());
-    for &ino in &orphans {
-        store.read_inode(ino)?;
+    let list = read_list(store)?;
+    let in_file = read_file(store)?.map(|f| f.1).unwrap_or_default();
+    for &ino in &in_file {
+        if let Err(e @ Error::Device(_)) = store.read_inode(ino) {
+            return Err(e);
+        }
     }
-    Ok(orphans.len() as u32)
+    Ok((list.len() + in_file.len()) as u32)
 }
 
 /// Loads the orphans of a volume just opened for writing. Returns them, newest first.

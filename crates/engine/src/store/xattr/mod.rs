@@ -18,7 +18,7 @@ use crate::error::{Error, Result, XattrError};
 use crate::store::txn::Txn;
 use crate::store::{Store, io};
 use lanefs_format::xattr::{self as codec, Attr, Name, Value, index};
-use lanefs_format::{Inode, InodeFlags};
+use lanefs_format::{Compat, Inode, InodeFlags, Superblock};
 
 /// The most bytes of a value that a program can read or write (`XATTR_SIZE_MAX`).
 const VALUE_MAX: u32 = 64 << 10;
@@ -224,7 +224,16 @@ fn change(
     }
     inode.xattr_area = new_inode;
     inode.ctime = store.now();
-    Ok(())
+    if value.is_some() { note_feature(txn) } else { Ok(()) }
+}
+
+/// Sets `ext_attr` in the superblock, which the first attribute of a volume needs.
+fn note_feature(txn: &Txn<'_>) -> Result<()> {
+    let store = txn.store();
+    if store.has(Compat::EXT_ATTR) || store.sb.lock().has(Compat::EXT_ATTR) {
+        return Ok(());
+    }
+    store.write_super(txn, Superblock::set_ext_attr)
 }
 
 /// Returns the bytes that the inode has for attributes.

@@ -70,9 +70,9 @@ fn open(device: &Arc<Waiting>) -> Volume {
 type Change = fn(&File) -> Result<()>;
 const CHANGES: [(&str, Change); 9] = [
     ("write", |file| file.write_at(&[1; 5000], 10)),
-    ("append", |file| file.inode().content().append(&[1; 5000], Caching::Cached, &mut 0).map(drop)),
+    ("append", |file| file.inode().content().append(&[1; 5000], Caching::Cached, &mut 0, &mut 0)),
     ("direct write", |file| file.with_direct(true).write_at(&[1; 4096], 0)),
-    ("direct append", |file| file.inode().content().append(&[1; 4096], Caching::Direct, &mut 0).map(drop)),
+    ("direct append", |file| file.inode().content().append(&[1; 4096], Caching::Direct, &mut 0, &mut 0)),
     ("late write", |file| file.write_late(&[1; 256 << 10], 0)),
     ("write without waiting", |file| file.try_write_at(&[1; 4096], 0).map(drop)),
     ("batch", |file| File::run_batch(&mut [Io::write(file, &[1; 4096], 0)]).remove(0).map(drop)),

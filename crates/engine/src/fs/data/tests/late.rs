@@ -2,7 +2,7 @@
 //! goes through it.
 
 use super::*;
-use crate::{SetAttr, SetTime, Timestamp, Volume};
+use crate::{File, SetAttr, SetTime, Timestamp, Volume};
 use lanefs_device::AlignedBuf;
 
 const MIB: usize = 1 << 20;
@@ -154,13 +154,10 @@ fn the_times_are_those_that_the_other_cache_set() {
     }
 }
 
-/// As after a failed writeback in the kernel's ext4, i_size stays where the caller moved it, and
-/// the bytes that could not be written read as zeros. i_disksize does not move, so the volume has
-/// no size without its bytes.
-#[test]
-fn a_late_write_that_fails_leaves_i_disksize_where_it_was() {
-    let image = Image::new("16M", KINDS[0]);
-    let volume = open(&image);
+/// Returns a file of 4 MiB whose first MiB is written. Late writes of the rest found no space, so
+/// i_disksize is 1 MiB.
+fn with_size_ahead(image: &Image) -> (Volume, File) {
+    let volume = open(image);
     let (file, filler) = (volume.create_file("/f").unwrap(), volume.create_file("/filler").unwrap());
     file.write_late(&[1; MIB], 0).unwrap();
     file.sync_all().unwrap();
@@ -176,17 +173,61 @@ fn a_late_write_that_fails_leaves_i_disksize_where_it_was() {
         assert!(matches!(written, Err(Error::NoSpace)), "{written:?}");
     }
     file.sync_all().unwrap();
-    let size = |volume: &Volume| volume.metadata("/f").unwrap().len();
-    assert_eq!((size(&volume), file.inode().state().size), (4 * MIB as u64, MIB as u64));
+    let size = volume.metadata("/f").unwrap().len();
+    assert_eq!((size, file.inode().state().size), (4 * MIB as u64, MIB as u64));
+    (volume, file)
+}
+
+/// As after a failed writeback in the kernel's ext4, i_size stays where the caller moved it, and
+/// the bytes that could not be written read as zeros. i_disksize does not move, so the volume has
+/// no size without its bytes.
+#[test]
+fn a_late_write_that_fails_leaves_i_disksize_where_it_was() {
+    let image = Image::new("16M", KINDS[0]);
+    let (volume, file) = with_size_ahead(&image);
     let content = volume.read("/f").unwrap();
     assert!(content[..MIB] == [1; MIB] && content[MIB..].iter().all(|byte| *byte == 0));
     // Once there is space, the caller writes the rest again, in any order.
     volume.remove_file("/filler").unwrap();
-    drop(filler);
     file.write_late(&[2; MIB], 3 * MIB as u64).unwrap();
     drop(file);
     close(volume, &image);
     let dumped = image.dump("f");
     assert!(dumped[..MIB] == [1; MIB] && dumped[MIB..3 * MIB].iter().all(|byte| *byte == 0));
     assert!(dumped[3 * MIB..] == [2; MIB]);
+}
+
+/// The tree vouches for all bytes of the file, so they are in the inode too.
+#[test]
+fn a_file_whose_i_disksize_stayed_behind_gets_a_tree() {
+    let image = Image::new("16M", KINDS[0]);
+    let (volume, file) = with_size_ahead(&image);
+    volume.remove_file("/filler").unwrap();
+    volume.sync().unwrap();
+    // By the handle that knows the size.
+    file.enable_verity(&Verity::default()).unwrap();
+    drop(file);
+    close(volume, &image);
+    let volume = open(&image);
+    let content = volume.read("/f").unwrap();
+    assert_eq!(content.len(), 4 * MIB);
+    assert!(content[..MIB] == [1; MIB] && content[MIB..].iter().all(|byte| *byte == 0));
+    close(volume, &image);
+}
+
+/// An insertion that changed nothing leaves i_size alone, also where i_disksize is less.
+#[test]
+fn an_insertion_that_fails_cuts_nothing() {
+    let image = Image::new("16M", KINDS[0]);
+    let (volume, file) = with_size_ahead(&image);
+    volume.remove_file("/filler").unwrap();
+    volume.sync().unwrap();
+    // A block that cannot move further.
+    let last = (u64::from(u32::MAX) - 1) * 4096;
+    file.fallocate(FallocMode::KeepSize, last, 4096).unwrap();
+    assert!(file.fallocate(FallocMode::InsertRange, 0, MIB as u64).is_err());
+    assert_eq!(file.metadata().len(), 4 * MIB as u64);
+    assert_eq!(volume.read("/f").unwrap().len(), 4 * MIB);
+    drop(file);
+    close(volume, &image);
 }

@@ -19,6 +19,7 @@ mod promise;
 mod shift;
 mod sizes;
 mod sync;
+mod tree;
 mod version;
 mod wide;
 mod zones;
@@ -57,7 +58,13 @@ fn write(node: &CachedInode, offset: u64, bytes: &[u8]) -> Result<()> {
 }
 
 fn append(node: &CachedInode, bytes: &[u8]) -> Result<u64> {
-    node.content().append(bytes, Caching::Direct, &mut 0)
+    append_by(node, bytes, Caching::Direct)
+}
+
+/// Returns where the bytes begin.
+fn append_by(node: &CachedInode, bytes: &[u8], caching: Caching) -> Result<u64> {
+    let mut at = 0;
+    node.content().append(bytes, caching, &mut at, &mut 0).map(|()| at)
 }
 
 /// Through the cache.
@@ -73,7 +80,7 @@ mod buffered {
     }
 
     pub(super) fn append(node: &CachedInode, bytes: &[u8]) -> Result<u64> {
-        node.content().append(bytes, Caching::Cached, &mut 0)
+        super::append_by(node, bytes, Caching::Cached)
     }
 }
 
