@@ -58,7 +58,7 @@ const MODES: &[(&str, &str, Option<usize>)] = &[
     ("nolock", "locking=range-mutex,dioread_nolock", None),
     ("lock", "dioread_lock,overwrite=journal", Some(SMALL)),
     ("pressed", "locking=inode,nodelalloc", Some(SMALL)),
-    ("unwritten", "dioread_nolock,nodelalloc,i_version=always", Some(SMALL)),
+    ("unwritten", "dioread_nolock,nodelalloc,i_version=always,discard", Some(SMALL)),
 ];
 
 const SMALL: usize = 256 << 10;

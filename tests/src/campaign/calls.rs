@@ -1,6 +1,6 @@
 //! Steps as calls of a volume.
 
-use super::model::{MADE, NAMELESS_IN, XATTR, byte, mode, target};
+use super::model::{MADE, NAMELESS_IN, XATTR, byte, mode, owner, target};
 use super::observed::bit;
 use super::step::{Slot, Step, Way};
 use lanefs::{AtSymlink, Error, File, Io, NewAttr, RenameFlags, SetAttr, SetXattr, Upkeep, Volume};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// The files that a workload has open.
 pub(super) type Files = BTreeMap<Slot, File>;
 
-const ATTR: NewAttr = NewAttr { permissions: MADE.0, uid: MADE.1, gid: 8 };
+const ATTR: NewAttr = NewAttr { permissions: MADE.0, uid: MADE.1, gid: MADE.2 };
 
 struct Hands<'v> {
     volume: &'v Volume,
@@ -59,11 +59,11 @@ impl Hands<'_> {
                 &SetAttr { permissions: Some(mode(i)), ..SetAttr::default() },
                 AtSymlink::NoFollow,
             ),
-            Step::Chown(path) => volume.set_attr(
-                path,
-                &SetAttr { uid: Some(1000 + i as u32), ..SetAttr::default() },
-                AtSymlink::NoFollow,
-            ),
+            Step::Chown(path) => {
+                let (uid, gid) = owner(i);
+                let set = SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
+                volume.set_attr(path, &set, AtSymlink::NoFollow)
+            }
             Step::Chattr { path, flag } => {
                 let node = volume.node_at(volume.symlink_metadata(path)?.ino())?;
                 node.set_flags(node.flags() ^ bit(*flag))

@@ -146,6 +146,13 @@ fn tails() -> Vec<Vec<Step>> {
         vec![Step::WriteBack, Step::Sweep, Step::Fsync(Slot::F)],
         vec![Step::Commit, Step::WriteBack, Step::Commit, Step::Checkpoint],
         vec![Step::WriteBack, Step::Checkpoint, Step::FsyncDir(path("/A")), Step::Sync],
+        // Those that the operations make. A step on a file that there is not must fail.
+        vec![
+            Step::Fdatasync(Slot::N),
+            Step::Fsync(Slot::N),
+            Step::Fsync(Slot::T),
+            Step::FsyncDir(path("/B")),
+        ],
     ]
 }
 

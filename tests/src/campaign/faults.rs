@@ -24,11 +24,14 @@ use lanefs::OpenOptions;
 use lanefs_device::Op;
 use lanefs_format::{State, Superblock};
 use lanefs_sim::{CrashState, FailingDevice, Failure, Image, Log, OverlayDevice, RecordingDevice};
-use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::IteratorRandom;
+use rand::{Rng, SeedableRng};
 use std::collections::HashSet;
 use std::sync::Arc;
+
+/// Samples of what a failed flush may have left.
+const LOST_IN_PART: u64 = 3;
 
 /// The depth to which a case is tried.
 #[derive(Debug, Clone, Copy)]
@@ -407,6 +410,12 @@ fn media(fault: Fault, log: &Log, all: Image) -> Vec<(&'static str, Image)> {
     if let Some(failed) = failed.filter(|_| fault.way == super::fault::Way::Lost) {
         let kept = flushed(failed);
         media.push(("all but what the flush lost", log.image_of(|at| at < kept || at > failed)));
+        for seed in 0..LOST_IN_PART {
+            let mut rng = StdRng::seed_from_u64(seed);
+            let lost: Vec<bool> = (kept..=failed).map(|_| rng.random()).collect();
+            let is_kept = |at: usize| at < kept || lost.get(at - kept).is_none_or(|lost| !lost);
+            media.push(("all but a part of what the flush lost", log.image_of(is_kept)));
+        }
     }
     media
 }

@@ -21,6 +21,8 @@ pub(super) struct Inode {
     pub(super) mode: u16,
     /// Owner.
     pub(super) uid: u32,
+    /// Group.
+    pub(super) gid: u32,
     /// Links.
     pub(super) nlink: u16,
     /// Flags of chattr(1).
@@ -80,7 +82,7 @@ pub(super) const XATTR: &str = "user.note";
 pub(super) const NAMELESS_IN: &str = "/A";
 
 /// Mode and owner of files that a step creates.
-pub(super) const MADE: (u16, u32) = (0o640, 7);
+pub(super) const MADE: (u16, u32, u32) = (0o640, 7, 8);
 
 /// The byte that step `i` writes: no zero, and nothing that lay in the volume's free blocks.
 pub(super) fn byte(step: usize) -> u8 {
@@ -90,6 +92,11 @@ pub(super) fn byte(step: usize) -> u8 {
 /// The permissions that step `i` sets.
 pub(super) fn mode(step: usize) -> u16 {
     0o400 + (step % 0o177) as u16
+}
+
+/// The owner and the group that step `i` sets.
+pub(super) fn owner(step: usize) -> (u32, u32) {
+    (1000 + step as u32, 2000 + step as u32)
 }
 
 /// The target of a symbolic link that step `i` makes.
@@ -106,18 +113,19 @@ fn parent(path: &str) -> &str {
 
 impl Inode {
     fn new(kind: Kind, nlink: u16) -> Self {
-        let (mode, uid) = match kind {
-            Kind::Symlink => (0o777, 0),
+        let (mode, uid, gid) = match kind {
+            Kind::Symlink => (0o777, 0, 0),
             _ => MADE,
         };
-        Self { kind, mode, uid, nlink, flags: BTreeSet::new(), xattrs: BTreeMap::new(), target: None }
+        let (flags, xattrs) = (BTreeSet::new(), BTreeMap::new());
+        Self { kind, mode, uid, gid, nlink, flags, xattrs, target: None }
     }
 }
 
 impl fmt::Display for Inode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, mode, uid, nlink, flags, .. } = self;
-        write!(f, "{kind:?} {mode:04o} of {uid}, {nlink} links, flags {flags:?}")?;
+        let Self { kind, mode, uid, gid, nlink, flags, .. } = self;
+        write!(f, "{kind:?} {mode:04o} of {uid}:{gid}, {nlink} links, flags {flags:?}")?;
         for (name, value) in &self.xattrs {
             write!(f, ", {name}: {} bytes of {:02x?}", value.len(), value.first())?;
         }
@@ -208,7 +216,10 @@ impl Model {
                 inodes
             }
             Step::Chmod(path) => self.change(path, |inode| inode.mode = mode(i))?.0,
-            Step::Chown(path) => self.change(path, |inode| inode.uid = 1000 + i as u32)?.0,
+            Step::Chown(path) => {
+                let (uid, gid) = owner(i);
+                self.change(path, |inode| (inode.uid, inode.gid) = (uid, gid))?.0
+            }
             Step::Chattr { path, flag } => {
                 let toggle = |inode: &mut Inode| {
                     if !inode.flags.remove(flag) {

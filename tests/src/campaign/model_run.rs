@@ -5,6 +5,7 @@ use super::run::Promise;
 use super::step::{Slot, Step, Way};
 use super::volume::Start;
 use crate::Tracked;
+use crate::promises::Settles;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The steps so far.
@@ -47,6 +48,20 @@ impl ModelRun {
         let late = matches!(step, Step::Write { way: Way::Late, .. } | Step::Copy { .. });
         self.stamped.extend(effect.change.iter().filter(|_| !late).map(|change| change.file));
         self.track(i, step, effect.change);
+        if let Step::Rename { from, to } = step {
+            self.settle_renamed(i, step, (from, to));
+        }
+    }
+
+    /// Notes that a file that has replaced another name is whole as soon as it has that name.
+    fn settle_renamed(&mut self, i: usize, step: &Step, (from, to): (&str, &str)) {
+        let Some(before) = self.names.last() else { return };
+        let (moved, over) = (before.get(from), before.get(to));
+        let Some(id) = moved.filter(|_| over.is_some() && over != moved) else { return };
+        if let (Some(file), Some(content)) = (self.contents.get_mut(&id), self.model.contents.get(&id)) {
+            let settles = Settles { size: true, bytes: 0..usize::MAX, moved: None };
+            file.record_settled(i, step.to_string(), content.clone(), settles);
+        }
     }
 
     /// Notes a content that a crash may show of step `i`.

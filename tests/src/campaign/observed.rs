@@ -151,6 +151,7 @@ fn found(dir: &Dir, name: &str) -> lanefs::Result<Found> {
         kind: kind(meta.file_type()),
         mode: meta.permissions(),
         uid: meta.uid(),
+        gid: meta.gid(),
         nlink: meta.nlink(),
         flags: FLAGS.iter().filter(|(bit, _)| meta.flags().contains(*bit)).map(|(_, flag)| *flag).collect(),
         xattrs: attrs.into_iter().map(|(name, value)| (name.to_string_lossy().into_owned(), value)).collect(),

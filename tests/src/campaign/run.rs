@@ -241,12 +241,15 @@ impl<'c> Runner<'c> {
 
     /// Returns whether a step may be refused so: for want of space on a volume that is nearly full,
     /// by a flag of an inode, or for want of extents. Bytes that a cache took are never refused by
-    /// a flag.
+    /// a flag, and a sync of what was accepted finds its space.
     fn may_refuse(&self, step: &Step, e: &Error) -> bool {
         let inodes = &self.run_model.model.names.inodes;
         let is_late = matches!(step, Step::Write { way: Way::Late, .. });
         match e.kind() {
-            Error::NoSpace => self.failures.is_some() || self.setting.shape().free.is_some(),
+            Error::NoSpace => {
+                let is_full = self.setting.shape().free.is_some() && !step.is_persistence();
+                self.failures.is_some() || is_full
+            }
             Error::NotPermitted(_) => {
                 let protects = |flag| matches!(flag, &Flag::Append | &Flag::Immutable);
                 !is_late && inodes.iter().any(|inode| inode.flags.iter().any(protects))

@@ -143,9 +143,10 @@ impl Start {
 fn fill(volume: &Volume, block: usize) -> lanefs::Result<Model> {
     let mut model = Model { block, ..Model::default() };
     let root = model.make("/", Kind::Directory);
-    (model.names.inodes[root].mode, model.names.inodes[root].uid) = (0o755, 0);
+    let inode = &mut model.names.inodes[root];
+    (inode.mode, inode.uid, inode.gid) = (0o755, 0, 0);
     // lost+found
-    model.names.inodes[root].nlink += 1;
+    inode.nlink += 1;
     let attr = NewAttr { permissions: 0o640, uid: 7, gid: 8 };
     volume.set_attr(
         "/",
