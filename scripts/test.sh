@@ -13,31 +13,56 @@ TMPDIR=$(mktemp -d "${TMPDIR:-/tmp}/lanefs-test.XXXXXX")
 export TMPDIR
 # Tests run programs as another user, who must be able to reach their files.
 chmod 755 "$TMPDIR"
-# Removes nothing beyond a mount: that would be the content of a volume.
-trap 'rm -rf --one-file-system "$TMPDIR"' EXIT
 
-# Runs the unit tests and test binaries but `beside`, then the examples in the documentation.
-run_others() {
+pid=
+ended() {
+    # What runs beside the others has a process group of its own.
+    [ -z "$pid" ] || { kill -- -"$pid"; wait "$pid"; } 2>/dev/null || true
+    # Removes nothing beyond a mount: that would be the content of a volume.
+    rm -rf --one-file-system "$TMPDIR"
+}
+trap ended EXIT
+
+# Runs the test binary NAME, and beside it the others and the examples in the documentation.
+run_beside() {
     local name others=() status=0
-    for name in $(sed -nE 's|^ +Executable tests/.*/deps/(.*)-[0-9a-f]+\)$|\1|p' "$log.build" | sort -u); do
-        [ "$name" = "$beside" ] || others+=(--test "$name")
+    # The lines "Executable tests/NAME.rs (.../deps/NAME-HASH)" of cargo.
+    for name in $(sed -nE 's|^ +Executable tests/.*/deps/(.*)-[0-9a-f]+\)$|\1|p' "$log" | sort -u); do
+        [ "$name" = "$1" ] || others+=(--test "$name")
     done
+    if [ "${#others[@]}" = 0 ]; then
+        echo "cargo names no test binaries but $1" >&2
+        return 1
+    fi
+    set -m
+    cargo test --test "$@" > "$log.beside" 2>&1 &
+    pid=$!
+    set +m
+    shift
     cargo test --no-fail-fast --lib --bins "${others[@]}" "$@" || status=$?
     cargo test --no-fail-fast --doc "$@" || status=$?
+    wait "$pid" || status=$?
+    pid=
+    cat "$log.beside"
+    rm "$log.beside"
     return "$status"
 }
 
-began=$SECONDS status=0 beside=
+began=$SECONDS status=0
 if [ "${1:-}" = --beside ]; then
     beside=$2
     shift 2
-    cargo test --no-run "$@" 2>&1 | tee "$log.build"
-    cargo test --test "$beside" "$@" > "$log.beside" 2>&1 &
-    pid=$!
-    run_others "$@" 2>&1 | tee "$log" || status=$?
-    wait "$pid" || status=$?
-    tee -a "$log" < "$log.beside"
-    rm "$log.build" "$log.beside"
+    export CARGO_TERM_COLOR=never CARGO_TERM_QUIET=false
+    cargo test --no-run "$@" 2>&1 | tee "$log" || status=$?
+    if [ "$status" = 0 ]; then
+        # No pipe: its end would run in a process that the trap knows nothing of.
+        exec 3> >(tee "$log.run")
+        shown=$!
+        run_beside "$beside" "$@" >&3 2>&1 || status=$?
+        exec 3>&-
+        wait "$shown"
+        mv "$log.run" "$log"
+    fi
 else
     cargo test --no-fail-fast "$@" 2>&1 | tee "$log" || status=$?
 fi

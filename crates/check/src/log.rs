@@ -14,7 +14,7 @@ use lanefs_device::{BlockDevice, Overlay};
 use lanefs_format::extent::Extent;
 use lanefs_format::jbd2::{self, BlockType, Jbd2Error};
 use lanefs_format::{Compat, GroupDesc, Incompat, Inode, Layout, RoCompat, State, Superblock};
-use lanefs_journal::{JournalError, LogConfig, LogRun, recovery};
+use lanefs_journal::{JournalError, LOG_RUNS_MAX, LogConfig, LogRun, recovery};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -26,9 +26,6 @@ const ERRNO: usize = 0x20;
 const MIN_BLOCKS: u32 = 1024;
 /// `s_nr_users` in one of version 2.
 const NR_USERS: usize = 0x40;
-/// The most runs that a log may have, as in the engine: those of a log of the largest size that
-/// mke2fs makes, in pieces of ten blocks.
-const RUNS_MAX: usize = 1 << 20;
 
 /// A volume as it is after its log was replayed.
 #[derive(Debug)]
@@ -270,7 +267,7 @@ impl Visit for Runs {
         if at != self.next || self.next >= self.wanted {
             return;
         }
-        if self.runs.len() == RUNS_MAX {
+        if self.runs.len() == LOG_RUNS_MAX {
             let what = "its inode maps the log in more than 2^20 pieces";
             return self.broken(Structure::Journal, Rule::SpecialInode { what });
         }
@@ -292,10 +289,10 @@ mod tests {
     fn a_log_in_too_many_pieces_is_damage() {
         let mut runs = Runs { wanted: u64::MAX, ..Runs::default() };
         let run = |ee_block| Extent { ee_block, len: 1, unwritten: false, ee_start: 9 };
-        (0..RUNS_MAX as u32).for_each(|at| runs.data(run(at)));
+        (0..LOG_RUNS_MAX as u32).for_each(|at| runs.data(run(at)));
         assert!(runs.broken.is_none());
-        runs.data(run(RUNS_MAX as u32));
+        runs.data(run(LOG_RUNS_MAX as u32));
         assert!(matches!(runs.broken, Some((Structure::Journal, Rule::SpecialInode { .. }))));
-        assert_eq!(runs.runs.len(), RUNS_MAX);
+        assert_eq!(runs.runs.len(), LOG_RUNS_MAX);
     }
 }

@@ -454,9 +454,10 @@ impl Inode {
         FileType::from_mode(self.mode) == Some(FileType::Symlink)
     }
 
-    /// Returns the target of a symlink that lies in `i_block`, by the kernel's rule: the only
-    /// cluster of the inode, if any, is that of its xattrs. With `ea_inode` the size alone decides,
-    /// because `i_blocks` counts the inodes that hold values of xattrs too.
+    /// Returns the target of a symlink that lies in `i_block`: the inode has no more than the
+    /// cluster of its xattrs. The kernel wants all of that cluster; fewer sectors hold no target
+    /// either. With `ea_inode` the size alone decides, because `i_blocks` counts the inodes that
+    /// hold values of xattrs too.
     pub fn fast_symlink(&self, ctx: &InodeContext) -> Option<&[u8]> {
         let other = InodeFlags::INLINE_DATA | InodeFlags::EA_INODE | InodeFlags::EXTENTS;
         let of_xattrs = if self.file_acl == 0 { 0 } else { u64::from(ctx.cluster_size / 512) };

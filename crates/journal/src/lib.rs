@@ -36,7 +36,7 @@ pub use error::{JournalError, Result};
 pub use flush::Ticket;
 pub use handle::Handle;
 pub use journal::Journal;
-pub use options::{Freed, LogConfig, LogRun, OnFreed, Options};
+pub use options::{Freed, LOG_RUNS_MAX, LogConfig, LogRun, OnFreed, Options};
 pub use pending::{CommitData, Pending};
 pub use stats::{Levels, Stats, Times};
 pub use tid::Tid;

@@ -58,6 +58,10 @@ pub struct Freed {
     pub len: u64,
 }
 
+/// The most runs that a log may have: those of a log of the largest size that mke2fs makes, in
+/// pieces of ten blocks.
+pub const LOG_RUNS_MAX: usize = 1 << 20;
+
 /// One contiguous piece of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogRun {

@@ -428,11 +428,12 @@ fn is_hidden(setting: &Setting, fault: Fault, device: &Device) -> bool {
     let Some(hit) = device.first_failure() else { return false };
     match fault.failure() {
         Failure::Flip(bit) => {
-            let block = bit % (hit.len * 8).max(1) / BLOCK_BITS;
-            let at = (block * BLOCK_BITS / 8) as usize;
+            let bit = bit % (hit.len * 8).max(1);
+            let at = (bit / BLOCK_BITS * BLOCK_BITS / 8) as usize;
             let bytes = &hit.content[at.min(hit.content.len())..];
             let block = &bytes[..bytes.len().min(1024)];
-            !setting.has_checksums() || is_content(block) || may_end_log(block)
+            let byte = if setting.memory { 0 } else { (bit % BLOCK_BITS / 8) as usize };
+            !setting.has_checksums() || is_content(block) || may_end_log(block, byte)
         }
         _ => true,
     }
@@ -443,13 +444,18 @@ fn is_content(block: &[u8]) -> bool {
     block.windows(2).filter(|pair| pair[0] != pair[1]).count() < 8
 }
 
-/// Returns whether a block is one of the log's that ends the log if it is not right: nothing tells
-/// it from what was never written.
-fn may_end_log(block: &[u8]) -> bool {
+/// Returns whether the log ends at a block of it whose `byte` is not right: nothing tells it from
+/// what was never written. A wrong commit block is damage, but where its number or its time is.
+fn may_end_log(block: &[u8], byte: usize) -> bool {
     let word =
         |at: usize| block.get(at..at + 4).and_then(|word| word.try_into().ok()).map_or(0, u32::from_be_bytes);
     // Descriptor, commit block, revoke block.
-    word(0) == 0xC03B_3998 && [1, 2, 5].contains(&word(4))
+    let ends = match word(4) {
+        1 | 5 => true,
+        2 => byte < 12 || (48..60).contains(&byte),
+        _ => false,
+    };
+    word(0) == 0xC03B_3998 && ends
 }
 
 /// Returns whether a flipped bit was found by a checksum.

@@ -443,8 +443,17 @@ mod tests {
         volume.create_dir("/data").unwrap();
         volume.write("/data/kept", b"").unwrap();
         volume.symlink("/data", "/link").unwrap();
-        for (path, wanted) in [("/link/", Error::NotDir), ("/", Error::Busy), ("/nothing/", Error::NotFound)]
-        {
+        volume.create_dir("/data/x").unwrap();
+        let cases = [
+            ("/link/", Error::NotDir),
+            ("/", Error::Busy),
+            ("/nothing/", Error::NotFound),
+            ("/.", Error::Invalid("")),
+            ("/data/.", Error::Invalid("")),
+            ("/..", Error::NotEmpty),
+            ("/data/x/..", Error::NotEmpty),
+        ];
+        for (path, wanted) in cases {
             let refused = volume.remove_dir_all(path).unwrap_err();
             assert_eq!(refused.errno(), wanted.errno(), "{path}: {refused}");
         }

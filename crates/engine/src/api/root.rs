@@ -3,7 +3,7 @@
 use super::at::{At, bytes};
 use super::{AtSymlink, Dir, DirEntry, File, FileOptions, Metadata, Volume};
 use crate::error::{Error, OrCannot, Result};
-use crate::fs::namei::{NewAttr, RenameFlags, SetAttr};
+use crate::fs::namei::{NewAttr, RenameFlags, SetAttr, is_dots};
 use lanefs_format::{DeviceNumber, FileType};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -223,9 +223,9 @@ impl Volume {
     /// nor one that takes the place of a directory meanwhile.
     ///
     /// # Errors
-    /// [`Error::Busy`] for the root, [`Error::NotDir`] for a symbolic link with a slash behind it:
-    /// nothing is removed. The first that any of the removals gives; what was removed stays
-    /// removed.
+    /// [`Error::Busy`] for the root, [`Error::Invalid`] and [`Error::NotEmpty`] for "." and "..",
+    /// [`Error::NotDir`] for a symbolic link with a slash behind it: nothing is removed. The first
+    /// that any of the removals gives; what was removed stays removed.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         // Not by `At::node`, which follows a link that has a slash behind it.
         let place = self.at().place(bytes(&path)).or_cannot("remove", &path)?;
@@ -233,7 +233,10 @@ impl Volume {
         if !node.is_dir() {
             return self.remove_file(path);
         }
-        Dir { node }.remove_content()?;
+        // Of "." and "..", the removal below fails.
+        if !is_dots(&place.name) {
+            Dir { node }.remove_content()?;
+        }
         self.remove_dir(path)
     }
 

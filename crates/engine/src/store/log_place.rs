@@ -14,12 +14,8 @@ use crate::error::{Corrupt, Error, Result};
 use crate::store::map::{self, Mapping};
 use lanefs_device::BlockDevice;
 use lanefs_format::{Compat, Incompat, Inode, RoCompat, Superblock};
-use lanefs_journal::{JournalError, LogConfig, LogRun, recovery};
+use lanefs_journal::{JournalError, LOG_RUNS_MAX, LogConfig, LogRun, recovery};
 use std::sync::Arc;
-
-/// The most runs that a log may have: those of a log of the largest size that mke2fs makes, in
-/// pieces of ten blocks.
-const RUNS_MAX: usize = 1 << 20;
 
 /// Finds the log before its replay: by the journal's inode, or, if that cannot be read, by the
 /// superblock's copy of its map, provided that the log there waits for a replay. Returns `None` for
@@ -128,7 +124,7 @@ fn runs(store: &Store, inode: &Inode) -> Result<Vec<LogRun>> {
         let Mapping::Mapped { block, len, .. } = map::lookup(store, inode, logical)? else {
             return Err(damaged("has a hole").into());
         };
-        if runs.len() == RUNS_MAX {
+        if runs.len() == LOG_RUNS_MAX {
             return Err(damaged("is in more than 2^20 pieces").into());
         }
         let len = len.min(blocks - logical);

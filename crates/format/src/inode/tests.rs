@@ -197,7 +197,7 @@ fn symlinks_in_the_inode() {
     assert_eq!(Inode::parse(&long, 13, &ctx).unwrap().fast_symlink(&ctx), None);
 }
 
-/// The kernel's rule: `ext4_inode_is_fast_symlink`.
+/// As `ext4_inode_is_fast_symlink`, but that fewer sectors than those of the xattrs are taken.
 #[test]
 fn blocks_of_xattrs_hold_no_target() {
     let image = mke2fs("40M", &["-t", "ext4", "-b", "1024"]);
