@@ -9,6 +9,7 @@
 use crate::LoopMount;
 use crate::tools::{e2fsck_clean, private_mounts};
 use rustix::fs::{FlockOperation, flock};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -65,6 +66,19 @@ impl Mounted {
     /// # Panics
     /// If the test is not root, or the server does not come up; with what it said.
     pub fn new(server: &Server, image: &Path, options: &str, limit: Duration) -> Self {
+        Self::from(server, (image.as_os_str(), image), options, limit)
+    }
+
+    /// Mounts the volume at `url` as [`new`](Self::new) does, with what the server says in a file
+    /// beside `image`.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn served(server: &Server, (url, image): (&str, &Path), options: &str, limit: Duration) -> Self {
+        Self::from(server, (url.as_ref(), image), options, limit)
+    }
+
+    fn from(server: &Server, (volume, image): (&OsStr, &Path), options: &str, limit: Duration) -> Self {
         private_mounts();
         let kernel = match server {
             Server::Kernel => Some(LoopMount::new(image, options)),
@@ -81,7 +95,7 @@ impl Mounted {
         let mut command = match server {
             Server::Lanefs(program) => {
                 let mut command = Command::new(crate::power::server(program));
-                command.args(["mount", "--foreground"]).arg(image).arg(&dir);
+                command.args(["mount", "--foreground"]).arg(volume).arg(&dir);
                 command
             }
             _ => {

@@ -1,24 +1,30 @@
-//! `sync`, `dirsync`, and chattr(1)'s S and D: every acknowledged change is there after SIGKILL.
+//! `sync`, `dirsync`, and chattr(1)'s S and D: every acknowledged change is there after a cut of
+//! power.
 
-use crate::support::{Image, LIMIT, compile, shell};
+use crate::support::{Disk, Image, LIMIT, compile, shell};
 use lanefs_tests::{Mounted, Server};
 
-/// Mounts with `options`, runs `before` and then, once that is durable, `change`; the server is
-/// killed at once, and `after` must hold.
+/// Mounts with `options`, runs `before` and then, once that is durable, `change`; the power is cut
+/// at once, and `after` must hold.
 fn survives(options: &str, before: &str, change: &str, after: &str) {
     let server = Server::Lanefs(env!("CARGO_BIN_EXE_lanefs").into());
     let image = Image::new(16 << 20, &["-b", "4096"]);
     let direct = compile(&image, "direct.c");
     // Nothing is committed by the way.
     let options = format!("commit=300,{options}");
-    let mounted = Mounted::new(&server, &image.path, &options, LIMIT);
+    let disk = Disk::new(&image);
+    let mounted = disk.mount(&options);
     let prelude = format!("direct() {{ {} \"$@\"; }}; ", direct.display());
     shell(mounted.path(), &format!("{prelude}{before}; sync .; sync -f ."));
     shell(mounted.path(), &format!("for f in *; do sync \"$f\"; done; {prelude}{change}"));
+    disk.cut(1);
     mounted.kill(|| ());
-    let mounted = Mounted::new(&server, &image.path, "", LIMIT);
-    shell(mounted.path(), after);
-    mounted.unmount();
+    for medium in disk.after_cut() {
+        medium.save(&image.path).unwrap();
+        let mounted = Mounted::new(&server, &image.path, "", LIMIT);
+        shell(mounted.path(), after);
+        mounted.unmount();
+    }
 }
 
 /// Before, change, after; for changes of directories.

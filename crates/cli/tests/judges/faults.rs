@@ -1,7 +1,7 @@
 //! Killed servers, full volumes and unmounts at the wrong moment: programs get an errno, no call
 //! hangs, and no synced byte is lost.
 
-use crate::support::{Image, SIZE, bounded, judged, must, output, said, shell};
+use crate::support::{Disk, Image, SIZE, bounded, judged, must, options, output, said, shell};
 use lanefs_tests::{Mounted, Server, is_mounted, unmount_soon};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
@@ -57,60 +57,89 @@ fn writer(
     Ok(())
 }
 
+/// What the writers of a mount have been promised, by thread.
+type Promised = Vec<Mutex<(usize, usize)>>;
+
+const THREADS: usize = 4;
+
+/// Lets writers work in `round` of the mount until they have synced `count` times; then `cut`s the
+/// disk's power, if it has one, and kills the server. Returns what they have been promised.
+fn write_until_killed(mounted: Mounted, round: &str, count: usize, cut: impl FnOnce()) -> Promised {
+    let dir = mounted.path().join(round);
+    fs::create_dir(&dir).unwrap();
+    let promised: Promised = (0..THREADS).map(|_| Mutex::default()).collect();
+    let all = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..THREADS)
+            .map(|t| {
+                scope.spawn({
+                    let (dir, promised, all) = (&dir, &promised[t], &all);
+                    move || writer(dir, t, promised, all)
+                })
+            })
+            .collect();
+        while all.load(Ordering::Relaxed) < count && !workers.iter().any(|w| w.is_finished()) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        cut();
+        mounted.kill(|| {
+            for worker in workers {
+                // As it was caught; never by a full volume.
+                let e = worker.join().unwrap().unwrap_err();
+                let dead = [Errno::NOTCONN, Errno::CONNABORTED, Errno::IO, Errno::ROFS, Errno::NODEV];
+                assert!(dead.iter().any(|d| e.raw_os_error() == Some(d.raw_os_error())), "{e}");
+            }
+        });
+    });
+    promised
+}
+
+/// Checks that `dir` has all that was promised.
+fn check_promised(dir: &Path, promised: &Promised) {
+    for (thread, promised) in promised.iter().enumerate() {
+        let (records, names) = *promised.lock().unwrap();
+        let wanted: Vec<u8> = (0..records).flat_map(|n| record(thread, n)).collect();
+        let log = fs::read(dir.join(format!("log{thread}"))).unwrap_or_default();
+        assert!(
+            log.len() >= wanted.len() && log[..wanted.len()] == wanted,
+            "thread {thread}: of {records} synced records some are lost"
+        );
+        if names > 0 {
+            let content = fs::read(dir.join(format!("name{thread}"))).unwrap();
+            // The promised one, or the next.
+            let fits = [names - 1, names + 3].iter().any(|&n| content == record(thread, n));
+            assert!(fits, "thread {thread}: the file renamed last is not whole ({} bytes)", content.len());
+        }
+    }
+}
+
 fn kill_while_syncing(rounds: usize) {
-    const THREADS: usize = 4;
     let image = Image::new(SIZE, &[]);
     let server = judged();
     for round in 0..rounds {
+        let name = format!("round{round}");
+        let promised = write_until_killed(image.mount(&server), &name, 60 + 50 * round, || ());
         let mounted = image.mount(&server);
-        let dir = mounted.path().join(format!("round{round}"));
-        fs::create_dir(&dir).unwrap();
-        let promised: Vec<Mutex<(usize, usize)>> = (0..THREADS).map(|_| Mutex::default()).collect();
-        let all = AtomicUsize::new(0);
-        let mut mounted = Some(mounted);
-        std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..THREADS)
-                .map(|t| {
-                    scope.spawn({
-                        let (dir, promised, all) = (&dir, &promised[t], &all);
-                        move || writer(dir, t, promised, all)
-                    })
-                })
-                .collect();
-            while all.load(Ordering::Relaxed) < 60 + 50 * round && !workers.iter().any(|w| w.is_finished()) {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            mounted.take().unwrap().kill(|| {
-                for worker in workers {
-                    // As it was caught; never by a full volume.
-                    let e = worker.join().unwrap().unwrap_err();
-                    let dead = [Errno::NOTCONN, Errno::CONNABORTED, Errno::IO, Errno::ROFS, Errno::NODEV];
-                    assert!(dead.iter().any(|d| e.raw_os_error() == Some(d.raw_os_error())), "{e}");
-                }
-            });
-        });
-        let mounted = image.mount(&server);
-        let dir = mounted.path().join(format!("round{round}"));
-        for (thread, promised) in promised.iter().enumerate() {
-            let (records, names) = *promised.lock().unwrap();
-            let wanted: Vec<u8> = (0..records).flat_map(|n| record(thread, n)).collect();
-            let log = fs::read(dir.join(format!("log{thread}"))).unwrap();
-            assert!(
-                log.len() >= wanted.len() && log[..wanted.len()] == wanted,
-                "thread {thread}: of {records} synced records some are lost"
-            );
-            if names > 0 {
-                let content = fs::read(dir.join(format!("name{thread}"))).unwrap();
-                // The promised one, or the next.
-                let fits = [names - 1, names + 3].iter().any(|&n| content == record(thread, n));
-                assert!(
-                    fits,
-                    "thread {thread}: the file renamed last is not whole ({} bytes)",
-                    content.len()
-                );
-            }
-        }
+        check_promised(&mounted.path().join(name), &promised);
         mounted.unmount();
+    }
+}
+
+/// A killed server leaves what it has written to the kernel; a cut takes what was not flushed.
+#[test]
+fn a_cut_of_power_loses_no_synced_byte() {
+    for seed in 0..3 {
+        let image = Image::new(64 << 20, &[]);
+        let disk = Disk::new(&image);
+        let mounted = disk.mount(options(&judged()));
+        let promised = write_until_killed(mounted, "cut", 100, || disk.cut(seed));
+        for medium in disk.after_cut() {
+            medium.save(&image.path).unwrap();
+            let mounted = image.mount(&judged());
+            check_promised(&mounted.path().join("cut"), &promised);
+            mounted.unmount();
+            lanefs_tests::e2fsck_clean(&image.path);
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Helpers of the judges: volumes, servers, and programs with a time limit.
 
+use lanefs_sim::{Image as Medium, NbdServer, NbdSettings};
 use lanefs_tests::{Mounted, Server, mke2fs};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -64,6 +65,39 @@ impl Image {
     pub(crate) fn mount(&self, server: &Server) -> Mounted {
         let more = if let Server::Lanefs(_) = server { &self.more } else { "" };
         Mounted::new(server, &self.path, &format!("{}{more}", options(server)), LIMIT)
+    }
+}
+
+/// A disk that can lose its power: a server in this process, which loses what was not flushed.
+pub(crate) struct Disk<'a> {
+    image: &'a Image,
+    server: NbdServer,
+}
+
+impl<'a> Disk<'a> {
+    /// Begins with the volume in `image`.
+    pub(crate) fn new(image: &'a Image) -> Self {
+        let medium = Medium::from_bytes(std::fs::read(&image.path).unwrap());
+        let server = NbdServer::start(image.dir.path(), medium, NbdSettings::default()).unwrap();
+        Self { image, server }
+    }
+
+    /// Mounts it by lanefs, with these options alone.
+    pub(crate) fn mount(&self, options: &str) -> Mounted {
+        let server = Server::Lanefs(env!("CARGO_BIN_EXE_lanefs").into());
+        Mounted::served(&server, (&self.server.url(""), &self.image.path), options, LIMIT)
+    }
+
+    /// Cuts the power: no request is answered from now on.
+    pub(crate) fn cut(&self, seed: u64) {
+        self.server.set_down(true);
+        self.server.kill(seed);
+    }
+
+    /// Returns what the disk may hold behind the cut: what was flushed, and that with a part of the
+    /// rest.
+    pub(crate) fn after_cut(&self) -> [Medium; 2] {
+        [self.server.durable(), self.server.image()]
     }
 }
 
