@@ -55,7 +55,8 @@ pub trait Handle: Send + Sync {
     }
 }
 
-/// Opens `count` files and writes each full of something, `size` bytes.
+/// Opens `count` files and writes each full of something, `size` bytes. What is not direct is then
+/// in the page cache, as far as that has room.
 ///
 /// # Errors
 /// The errors of opening and writing.
@@ -65,14 +66,17 @@ pub fn filled(store: &dyn Store, count: usize, size: u64, direct: bool) -> Outco
     (0..count)
         .map(|number| {
             let file = store.file(number, size, direct)?;
-            let mut at = 0;
-            while at < size {
+            let pieces = || (0..size).step_by(1 << 20).map(|at| (at, (size - at).min(1 << 20) as usize));
+            for (at, n) in pieces() {
                 stop::check()?;
-                let n = (size - at).min(page.len() as u64);
-                file.write(at, &page[..n as usize])?;
-                at += n;
+                file.write(at, &page[..n])?;
             }
             file.sync()?;
+            // A page cache may have given back what lies behind the writer of a stream.
+            for (at, n) in pieces().filter(|_| !direct) {
+                stop::check()?;
+                file.read(at, &mut page[..n])?;
+            }
             Ok(file)
         })
         .collect()
