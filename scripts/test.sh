@@ -35,7 +35,7 @@ run_beside() {
         return 1
     fi
     set -m
-    cargo test --test "$@" > "$log.beside" 2>&1 &
+    cargo test --test "$@" > "$log.beside" 2>&1 < /dev/null 3>&- &
     pid=$!
     set +m
     shift
@@ -55,10 +55,10 @@ if [ "${1:-}" = --beside ]; then
     export CARGO_TERM_COLOR=never CARGO_TERM_QUIET=false
     cargo test --no-run "$@" 2>&1 | tee "$log" || status=$?
     if [ "$status" = 0 ]; then
-        # No pipe: its end would run in a process that the trap knows nothing of.
+        # No pipe: bash would run the function in a subshell, and the trap would not know the pid.
         exec 3> >(tee "$log.run")
         shown=$!
-        run_beside "$beside" "$@" >&3 2>&1 || status=$?
+        run_beside "$beside" "$@" >&3 2>&1 3>&- || status=$?
         exec 3>&-
         wait "$shown"
         mv "$log.run" "$log"

@@ -56,7 +56,7 @@ const MODES: &[(&str, &str, Option<usize>)] = &[
     ("default", "", None),
     ("old", "locking=inode,overwrite=journal,i_version=always,dioread_lock,nodelalloc", None),
     ("nolock", "locking=range-mutex,dioread_nolock", None),
-    ("lock", "dioread_lock,overwrite=journal", Some(SMALL)),
+    ("lock", "dioread_lock,overwrite=journal,discard", Some(SMALL)),
     ("pressed", "locking=inode,nodelalloc", Some(SMALL)),
     ("unwritten", "dioread_nolock,nodelalloc,i_version=always,discard", Some(SMALL)),
 ];

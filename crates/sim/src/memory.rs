@@ -39,7 +39,7 @@ impl RecordingMemory {
 }
 
 impl BlockDevice for RecordingMemory {
-    forward_to!(memory: size mapped read_at flush);
+    forward_to!(memory: size mapped read_at flush discard);
 
     fn read_only(&self) -> bool {
         false
@@ -59,10 +59,6 @@ impl BlockDevice for RecordingMemory {
 
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
         self.recorded(|device| device.write_zeroes(offset, len))
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.recorded(|device| device.discard(offset, len))
     }
 }
 

@@ -18,7 +18,8 @@ pub enum Way {
     NoSpaceOn,
     /// A short transfer: the first half, and EIO behind it.
     Half,
-    /// A flush that fails with EIO, and has lost all that was written since the flush before.
+    /// A flush that fails with EIO, and has lost what was written since the flush before, or a part
+    /// of it.
     Lost,
     /// A read that returns what was there before the last write.
     Stale,

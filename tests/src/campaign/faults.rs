@@ -411,7 +411,7 @@ fn media(fault: Fault, log: &Log, all: Image) -> Vec<(&'static str, Image)> {
         let kept = flushed(failed);
         media.push(("all but what the flush lost", log.image_of(|at| at < kept || at > failed)));
         for seed in 0..LOST_IN_PART {
-            let mut rng = StdRng::seed_from_u64(seed);
+            let mut rng = StdRng::seed_from_u64(seed ^ number(&fault.to_string()));
             let lost: Vec<bool> = (kept..=failed).map(|_| rng.random()).collect();
             let is_kept = |at: usize| at < kept || lost.get(at - kept).is_none_or(|lost| !lost);
             media.push(("all but a part of what the flush lost", log.image_of(is_kept)));
@@ -432,7 +432,7 @@ fn is_hidden(setting: &Setting, fault: Fault, device: &Device) -> bool {
             let at = (bit / BLOCK_BITS * BLOCK_BITS / 8) as usize;
             let bytes = &hit.content[at.min(hit.content.len())..];
             let block = &bytes[..bytes.len().min(1024)];
-            let byte = if setting.memory { 0 } else { (bit % BLOCK_BITS / 8) as usize };
+            let byte = (bit % BLOCK_BITS / 8) as usize;
             !setting.has_checksums() || is_content(block) || may_end_log(block, byte)
         }
         _ => true,
@@ -445,7 +445,8 @@ fn is_content(block: &[u8]) -> bool {
 }
 
 /// Returns whether the log ends at a block of it whose `byte` is not right: nothing tells it from
-/// what was never written. A wrong commit block is damage, but where its number or its time is.
+/// what was never written. A commit block is damage if another byte than those of its header and
+/// its time is not right.
 fn may_end_log(block: &[u8], byte: usize) -> bool {
     let word =
         |at: usize| block.get(at..at + 4).and_then(|word| word.try_into().ok()).map_or(0, u32::from_be_bytes);

@@ -81,7 +81,7 @@ pub(super) const XATTR: &str = "user.note";
 /// The directory as whose child a file without a name is made.
 pub(super) const NAMELESS_IN: &str = "/A";
 
-/// Mode and owner of files that a step creates.
+/// Mode, owner and group of files that a step creates.
 pub(super) const MADE: (u16, u32, u32) = (0o640, 7, 8);
 
 /// The byte that step `i` writes: no zero, and nothing that lay in the volume's free blocks.

@@ -1,7 +1,7 @@
 //! The volumes that workloads run on: as small as can be, with little in them, and old data in
 //! every free block.
 
-use super::model::{Model, XATTR};
+use super::model::{MADE, Model, XATTR};
 use super::observed::Observed;
 use super::step::Slot;
 use crate::{Kind, OLD, e2fsck_clean, fixed_options, memory_dir, patterned};
@@ -147,7 +147,7 @@ fn fill(volume: &Volume, block: usize) -> lanefs::Result<Model> {
     (inode.mode, inode.uid, inode.gid) = (0o755, 0, 0);
     // lost+found
     inode.nlink += 1;
-    let attr = NewAttr { permissions: 0o640, uid: 7, gid: 8 };
+    let attr = NewAttr { permissions: MADE.0, uid: MADE.1, gid: MADE.2 };
     volume.set_attr(
         "/",
         &SetAttr { permissions: Some(0o755), uid: Some(0), ..SetAttr::default() },

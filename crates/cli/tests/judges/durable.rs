@@ -17,9 +17,9 @@ fn survives(options: &str, before: &str, change: &str, after: &str) {
     let prelude = format!("direct() {{ {} \"$@\"; }}; ", direct.display());
     shell(mounted.path(), &format!("{prelude}{before}; sync .; sync -f ."));
     shell(mounted.path(), &format!("for f in *; do sync \"$f\"; done; {prelude}{change}"));
-    disk.cut(1);
+    let media = disk.cut(1);
     mounted.kill(|| ());
-    for medium in disk.after_cut() {
+    for medium in media {
         medium.save(&image.path).unwrap();
         let mounted = Mounted::new(&server, &image.path, "", LIMIT);
         shell(mounted.path(), after);

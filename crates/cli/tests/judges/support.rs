@@ -88,16 +88,14 @@ impl<'a> Disk<'a> {
         Mounted::served(&server, (&self.server.url(""), &self.image.path), options, LIMIT)
     }
 
-    /// Cuts the power: no request is answered from now on.
-    pub(crate) fn cut(&self, seed: u64) {
+    /// Cuts the power: no request is answered from now on. Returns what the disk may hold then:
+    /// what was flushed, and that with a part of the rest.
+    pub(crate) fn cut(&self, seed: u64) -> [Medium; 2] {
         self.server.set_down(true);
+        self.server.disconnect();
+        let flushed = self.server.durable();
         self.server.kill(seed);
-    }
-
-    /// Returns what the disk may hold behind the cut: what was flushed, and that with a part of the
-    /// rest.
-    pub(crate) fn after_cut(&self) -> [Medium; 2] {
-        [self.server.durable(), self.server.image()]
+        [flushed, self.server.image()]
     }
 }
 

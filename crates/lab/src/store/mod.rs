@@ -55,8 +55,8 @@ pub trait Handle: Send + Sync {
     }
 }
 
-/// Opens `count` files and writes each full of something, `size` bytes. What is not direct is then
-/// in the page cache, as far as that has room.
+/// Opens `count` files and writes each full of something, `size` bytes. If they are not direct,
+/// reads them into the page cache, as far as that has room.
 ///
 /// # Errors
 /// The errors of opening and writing.
