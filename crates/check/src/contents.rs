@@ -7,7 +7,7 @@ use crate::map::{MapWalk, Visit};
 use crate::rule::Rule;
 use crate::{Check, CheckError};
 use lanefs_format::extent::{Extent, MAX_BLOCKS};
-use lanefs_format::{FileType, Inode, InodeFlags, Layout, RoCompat};
+use lanefs_format::{EXT4_ROOT_INO, FileType, Inode, InodeFlags, Layout, RoCompat};
 
 /// Bytes of `i_block`, where a fast symlink and inline data begin.
 const I_BLOCK: u64 = 60;
@@ -60,6 +60,7 @@ impl Check {
         MapWalk { io: &self.io, layout: &self.layout, inode, seed }.walk(&mut claims)?;
         let Claims { runs, mapped, end, written_end, .. } = claims;
         self.check_blocks(inode, mapped);
+        self.check_block_mapped(inode, file_type);
         self.check_size(inode, file_type, end, written_end);
         match file_type {
             // What was removed while it was in use waits for its deletion, which may have begun:
@@ -92,6 +93,20 @@ impl Check {
         if inode.blocks != counted {
             self.findings
                 .add(Structure::Inode { ino: inode.ino }, Rule::Blocks { found: inode.blocks, counted });
+        }
+    }
+
+    /// Checks that a file or a directory with blocks has extents on a volume with clusters: the
+    /// kernel allocates no cluster for a block map. Attributes have a cluster of their own.
+    fn check_block_mapped(&mut self, inode: &Inode, file_type: Option<FileType>) {
+        let grows = matches!(file_type, Some(FileType::Regular | FileType::Directory));
+        let is_named = inode.ino == EXT4_ROOT_INO || inode.ino >= self.sb.first_ino();
+        let cluster = u64::from(self.layout.block_size() / 512) << self.layout.cluster_bits();
+        let attributes = if inode.file_acl == 0 { 0 } else { cluster };
+        let has_data = inode.blocks != attributes;
+        let is_table = !inode.flags.contains(InodeFlags::EXTENTS);
+        if self.sb.has_ro(RoCompat::BIGALLOC) && grows && is_named && has_data && is_table {
+            self.findings.add(Structure::Inode { ino: inode.ino }, Rule::BlockMapped);
         }
     }
 

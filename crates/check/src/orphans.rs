@@ -18,7 +18,14 @@ impl Check {
             if !self.note_orphan(Structure::OrphanList, ino) {
                 break;
             }
-            let Some(inode) = self.read_inode(ino)? else { break };
+            let Some(inode) = self.read_inode(ino)? else {
+                let rule = match self.was_used(ino) {
+                    true => Rule::OrphanDamaged { ino },
+                    false => Rule::OrphanUnused { ino },
+                };
+                self.findings.add(Structure::OrphanList, rule);
+                break;
+            };
             if inode.links_count == 0 && inode.mode == 0 {
                 self.findings.add(Structure::OrphanList, Rule::OrphanUnused { ino });
             }
@@ -39,6 +46,11 @@ impl Check {
         };
         self.findings.add(structure, rule);
         false
+    }
+
+    /// Returns whether the slot of an inode was ever used: whether its content has a meaning.
+    fn was_used(&self, ino: u32) -> bool {
+        self.layout.inode_slot(ino).is_ok_and(|slot| slot.index < self.used_inodes(slot.group))
     }
 
     /// Reads an inode by its number; `None` if it or its group is damaged, which another pass says.

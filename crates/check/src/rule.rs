@@ -115,6 +115,7 @@ rules! {
         ClaimedTwice { block: u64, count: u64 } => "{count} blocks that are claimed already, the first is {block}",
         ClusterPlace { lblk: u64, block: u64 } =>
             "logical block {lblk} is at {block}, another place than it has in its cluster",
+        BlockMapped => "has a block map, and the feature bigalloc wants extents",
         BeyondMax { lblk: u64, max: u64 } => "logical block {lblk} is beyond the last possible, {max}",
         EhMax { found: u16, bound: usize } => "eh_max is {found}, the node has room for {bound}",
         IndexStart { entry: usize, found: u32, child: u32 } =>
@@ -166,6 +167,7 @@ rules! {
         // Orphans, the journal and other special inodes.
         OrphanRange { ino: u32, max: u32 } => "holds inode {ino}, the volume has inodes {max}",
         OrphanTwice { ino: u32 } => "holds inode {ino} twice",
+        OrphanDamaged { ino: u32 } => "holds inode {ino}, which is damaged: what comes behind it is not known",
         OrphanUnused { ino: u32 } => "holds inode {ino}, which is free",
         OrphanLeft { ino: u32 } => "holds inode {ino}, but orphan_present is not set",
         Log { text: String } => "{text}",

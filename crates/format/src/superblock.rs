@@ -128,9 +128,14 @@ impl Superblock {
         [1, first, second, 3, 5, 7].into_iter().filter(|&group| group > 0).map(byte).collect()
     }
 
-    /// Returns whether this is a backup of the superblock in `bytes`, by the UUID.
+    /// Returns whether this is a backup of the superblock in `bytes`: by the seed of the directory
+    /// hash, which stays when the UUID changes, or where a volume has none by the UUID.
     pub fn is_backup_of(&self, bytes: &[u8]) -> bool {
-        RawSuperblock::read_from_prefix(bytes).is_ok_and(|(raw, _)| raw.s_uuid == self.raw.s_uuid)
+        let Ok((raw, _)) = RawSuperblock::read_from_prefix(bytes) else { return false };
+        match self.hash_seed() {
+            [0, 0, 0, 0] => raw.s_uuid == self.raw.s_uuid,
+            seed => raw.s_hash_seed.map(|word| word.get()) == seed,
+        }
     }
 
     /// Returns whether both describe one volume: the same in all that does not change while it is

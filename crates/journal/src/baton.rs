@@ -93,6 +93,11 @@ impl<W: Copy> Baton<W> {
         }
     }
 
+    /// Returns whether there is a leader.
+    pub(crate) fn is_carried(&self) -> bool {
+        self.0.lock().carried
+    }
+
     /// Waits until the current leader, if there is one, has passed the baton.
     pub(crate) fn wait_for_pass(&self) {
         let mut state = self.0.lock();
@@ -101,6 +106,12 @@ impl<W: Copy> Baton<W> {
             drop(state);
             signal.wait();
         }
+    }
+
+    /// Returns how many threads wait.
+    #[cfg(test)]
+    pub(crate) fn waiters(&self) -> usize {
+        self.0.lock().waiting.len()
     }
 
     /// Wakes all waiters, which check again.

@@ -65,18 +65,20 @@ impl Core {
 
     fn commit_with(&self, tid: Tid, gather: bool) -> Result<bool> {
         let over = |tid| self.is_durable(tid) || self.has_ended();
-        self.check()?;
+        // What is durable stays so when the journal ends.
         if self.is_durable(tid) {
             return Ok(true);
         }
+        self.check()?;
         let _timer = self.counters.commit_wait.start();
         loop {
-            // Before the check for errors: the journal may have been closed after `tid` became
-            // durable.
             if self.is_durable(tid) {
                 return Ok(true);
             }
-            self.check()?;
+            if self.has_ended() {
+                // A close has committed `tid`, unless it was empty.
+                return self.check_beside_close().map(|()| self.is_durable(tid));
+            }
             if let Some(turn) = self.commits.wait(tid, || over(tid)) {
                 // Threads that sleep at the gate cannot arrive: they wait for this commit.
                 if gather && !self.gate.is_waited_for() {
@@ -106,8 +108,17 @@ impl Core {
             // It may be empty because a leader has just taken its changes for a commit.
             self.commits.wait_for_pass();
         }
-        self.check()?;
+        self.check_beside_close()?;
         self.flush(ticket)
+    }
+
+    /// Checks for errors, for a call that began before the journal ended. A close is none: it has
+    /// committed all changes, or else has aborted the journal.
+    fn check_beside_close(&self) -> Result<()> {
+        match self.check() {
+            Err(JournalError::Closed) => Ok(()),
+            checked => checked,
+        }
     }
 
     /// Waits until a flush that began after `ticket` was taken is complete. A commit's flush
@@ -116,7 +127,10 @@ impl Core {
         if self.is_read_only() || self.flush.is_done(ticket) {
             return Ok(());
         }
-        self.check()?;
+        if let Err(error) = self.check() {
+            // The last flush of a close may have covered it since.
+            return if self.flush.is_done(ticket) { Ok(()) } else { Err(error) };
+        }
         let unfinished = Unfinished(self);
         let flushed = self.flush.wait_together(&*self.device, ticket);
         // Not dropped: a thread that flushes while it panics for another reason ends no journal.

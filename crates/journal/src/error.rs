@@ -86,8 +86,9 @@ pub enum JournalError {
         /// The block of the log whose checksum is wrong.
         log_block: u32,
     },
-    /// The commit block at the end of the log is damaged. Only memory tears it, and there it is
-    /// dropped; a volume that memory wrote may have been opened by another name.
+    /// The commit block at the end of the log is damaged. On memory the kernel and older versions
+    /// of this crate can tear it, and there it is dropped; a volume that memory wrote may have been
+    /// opened by another name.
     #[error(
         "the last transaction {tid} of the log is damaged (log block {log_block}: wrong checksum); if memory wrote it, open it as pmem:FILE"
     )]

@@ -104,6 +104,11 @@ impl Journal {
         self.core.commit(tid).map(drop)
     }
 
+    /// Returns whether a commit is under way, or about to begin.
+    pub fn is_committing(&self) -> bool {
+        self.core.commits.is_carried()
+    }
+
     /// Makes the changes of all handles and all data written before the call durable. Waits for
     /// open handles, because another thread may have seen and relied on their changes. Concurrent
     /// calls share one flush. The caller must not hold a handle.

@@ -380,8 +380,8 @@ impl File {
     ///
     /// # Errors
     /// [`Error::BadHandle`] if not open for writing; [`Error::ReadOnly`]; [`Error::NotPermitted`]
-    /// for an immutable or append-only file or one with a hash tree; [`Error::FileTooBig`]; the
-    /// journal's or the device's.
+    /// for an immutable or append-only file or one with a hash tree, [`Error::TextBusy`] while it
+    /// gets one; [`Error::FileTooBig`]; the journal's or the device's.
     ///
     /// ```
     /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
@@ -402,7 +402,8 @@ impl File {
     /// inode, and for an append-only one unless it is allocation; [`Error::FileTooBig`];
     /// [`Error::NotSupported`] for a file without extents, unless it is a punch; [`Error::Invalid`]
     /// for no bytes, and for a collapse or insertion that is not of whole blocks or not before the
-    /// end. [`Error::NoSpace`]: a part may have been done.
+    /// end. After [`Error::NoSpace`], and after any error in a file of very many extents, a part
+    /// may have been done.
     ///
     /// ```
     /// # let volume = lanefs::Volume::in_memory(16 << 20)?;

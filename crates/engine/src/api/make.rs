@@ -122,7 +122,9 @@ impl From<MkfsError> for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lanefs_device::Op;
     use lanefs_mkfs::Options;
+    use lanefs_sim::FailingDevice;
 
     #[test]
     fn a_volume_is_made_in_a_new_file_only() {
@@ -143,5 +145,20 @@ mod tests {
         let volume = Volume::open_read_only(&path).unwrap();
         assert_eq!(volume.label(), b"sixteen bytes ok");
         assert!(matches!(volume.set_label(b"x").unwrap_err().kind(), Error::ReadOnly));
+    }
+
+    /// The superblock itself is in memory: the first read is that of a copy.
+    #[test]
+    fn a_copy_that_cannot_be_read_aborts_no_journal() {
+        let device = Arc::new(FailingDevice::new(MemDevice::new(16 << 20)));
+        let options = Options { block_size: Some(1024), ..Options::default() };
+        lanefs_mkfs::format(&*device, &options).unwrap();
+        let volume = Volume::open_device(device.clone()).unwrap();
+        device.fail_once(Op::Read, 1, 5);
+        assert_eq!(volume.set_label(b"label").unwrap_err().errno(), 5);
+        assert!(volume.label().is_empty());
+        volume.sync().unwrap();
+        volume.set_label(b"label").unwrap();
+        volume.close().unwrap();
     }
 }

@@ -228,7 +228,7 @@ impl Node {
     /// # Errors
     /// [`Error::IsDir`], [`Error::Invalid`] for what is no file, [`Error::FileTooBig`],
     /// [`Error::NotPermitted`] for an immutable or append-only file or one with a hash tree,
-    /// [`Error::ReadOnly`]; the journal's or the device's.
+    /// [`Error::TextBusy`] while it gets one, [`Error::ReadOnly`]; the journal's or the device's.
     pub fn set_len(&self, len: u64) -> Result<()> {
         match self.file_type()? {
             FileType::Regular => self.node.content().truncate(len),

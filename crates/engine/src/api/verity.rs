@@ -11,9 +11,10 @@ impl File {
     /// block is verified when it is read. The volume gets the feature `verity` if it lacks it: the
     /// kernel then mounts it from Linux 5.4 on.
     ///
-    /// The content is read once, and other reads of the file wait for that. After a crash the file
-    /// has its whole tree, or none; on a volume without a journal it may have the flag and a part
-    /// of the tree, and reading it fails.
+    /// The content is read once. Other reads of the file go on meanwhile; changes of its content,
+    /// also through this handle, are refused with [`Error::TextBusy`]. After a crash the file has
+    /// its whole tree, or none; on a volume without a journal it may have the flag and a part of
+    /// the tree, and reading it fails.
     ///
     /// # Errors
     /// [`Error::Exists`] if it has one; [`Error::TextBusy`] while another handle has it open for

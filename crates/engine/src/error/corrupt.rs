@@ -168,6 +168,17 @@ pub enum Corrupt {
         /// Size of the device in bytes.
         device: u64,
     },
+    /// The map of a file has more runs and holes than it can have on this volume: it leads to the
+    /// same blocks over and over.
+    #[error("inode {ino}: the map has more than {bound} runs and holes up to logical block {lblk}")]
+    MapRuns {
+        /// The inode.
+        ino: u32,
+        /// The logical block where the walk along the map ended.
+        lblk: u32,
+        /// The most that fit on the volume.
+        bound: u64,
+    },
     /// A symbolic link without a usable target.
     #[error("symbolic link inode {ino}: {rule} (i_size {size})")]
     Symlink {

@@ -11,6 +11,8 @@ use lanefs_format::htree::HtreeError;
 pub enum DirError {
     #[error("directory {ino}: i_size {size} is not a positive multiple of {block_size}, at most {max}")]
     Size { ino: u32, size: u64, block_size: u32, max: u64 },
+    #[error("directory {ino}: i_size counts {blocks} blocks, and the volume has {bound}")]
+    Blocks { ino: u32, blocks: u32, bound: u64 },
     #[error("directory {ino}: block {lblk} is a hole")]
     Hole { ino: u32, lblk: u32 },
     #[error("directory {ino}: block {lblk} (block {block}) is mapped but was never written")]
@@ -31,8 +33,12 @@ pub enum DirError {
         "directory {ino}, block {lblk}: a name of inode {inode} has hash {hash:#010x}, outside of the block's {low:#010x} to {high:#010x}"
     )]
     LeafHash { ino: u32, lblk: u32, inode: u32, hash: u32, low: u32, high: u32 },
-    #[error("directory {ino}: its index leads to more leaves than its {blocks} blocks")]
-    IndexCycle { ino: u32, blocks: u32 },
+    #[error(
+        "directory {ino}, block {lblk}: its index or its map leads to block {block}, which came before already"
+    )]
+    Repeat { ino: u32, lblk: u32, block: u64 },
+    #[error("directory {ino}: more than {most} names have hash {hash:#010x}")]
+    EqualHashes { ino: u32, hash: u32, most: usize },
     #[error("directory {ino}: entry \"{name}\" is not in its place in block 0")]
     Dots { ino: u32, name: &'static str },
     #[error("directory {ino}: new block {lblk} was given block {block}, which block {other} of it has")]

@@ -237,6 +237,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// Returns whether the medium or the journal failed, and no structure is damaged.
+    pub(crate) fn is_of_medium(&self) -> bool {
+        match self {
+            Error::Device(_) => true,
+            Error::Journal(e) => !matches!(e, JournalError::BlockOutOfRange { .. }),
+            _ => false,
+        }
+    }
+
     /// Returns the errno of the kernel's ext4 for this failure: Linux's number, on every system.
     pub fn errno(&self) -> i32 {
         use lanefs_device::errno::*;

@@ -4,6 +4,7 @@
 //! one operation leaves for another. [`open`](mod@open) recovers the volume and makes its `Fs`;
 //! [`Fs::close`] ends it.
 
+mod admission;
 mod close;
 pub(crate) mod data;
 mod dirty_times;

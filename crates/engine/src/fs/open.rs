@@ -114,7 +114,7 @@ impl Fs {
 
     fn open_replayed(
         device: Arc<dyn BlockDevice>,
-        claim: Option<HostClaim>,
+        mut claim: Option<HostClaim>,
         replayed: Replayed,
         options: OpenOptions,
     ) -> Result<Arc<Self>> {
@@ -135,6 +135,9 @@ impl Fs {
             recovery::check_log(&*scratch, sb.block_size(), log)?;
         }
         drop(trial);
+        if let Some(claim) = &mut claim {
+            claim.begin_changes();
+        }
         if dirty {
             resize::renew_copies(&device, &sb, &scratch, &recovered)?;
         }
@@ -166,10 +169,12 @@ impl Fs {
         (fs.state_at_open, fs.recovery, fs.claim) = (state, recovery, claim);
         fs.hold_super()?;
         let fs = Arc::new(fs);
-        fs.finish_orphans()?;
-        if fs.options.threads {
-            fs.flusher.start(&fs)?;
-        }
+        let begun = fs.finish_orphans().and_then(|()| match fs.options.threads {
+            true => fs.flusher.start(&fs),
+            false => Ok(()),
+        });
+        // Cached inodes and the volume keep each other, and nothing else has them yet.
+        begun.inspect_err(|_| fs.release())?;
         Ok(fs)
     }
 

@@ -9,65 +9,33 @@
 //! before it leaves. A caller may hold such a lock for as long as it likes (`File::map`), and may
 //! be the thread that closes the volume.
 
-use lanefs_stats::{LANES, lane};
-use lanefs_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use super::admission::{Admission, Admitted};
 use lanefs_sync::order::{Level, Note};
-use lanefs_sync::{Condvar, Mutex};
 
-/// A count on cache lines of its own: two, because processors fetch them in pairs.
+/// The threads that are inside.
 #[derive(Debug, Default)]
-#[repr(align(128))]
-struct Lane(AtomicUsize);
-
-/// The threads that are inside. Each counts in its lane, so that they share no cache line.
-#[derive(Debug, Default)]
-pub(crate) struct Writers {
-    refused: AtomicBool,
-    inside: [Lane; LANES],
-    leaving: Mutex<()>,
-    left: Condvar,
-}
+pub(crate) struct Writers(Admission);
 
 /// A thread that is inside.
 #[derive(Debug)]
 pub(crate) struct Writer<'w> {
-    writers: &'w Writers,
-    lane: &'w Lane,
+    _admitted: Admitted<'w>,
     _note: Note,
 }
 
 impl Writers {
     /// Lets the caller begin a change; `None` once they are refused.
     pub(super) fn enter(&self) -> Option<Writer<'_>> {
-        let lane = &self.inside[lane()];
-        // Counted before it looks: this thread sees the refusal, or the close sees this thread.
-        lane.0.fetch_add(1, Ordering::SeqCst);
-        let writer = Writer { writers: self, lane, _note: Note::new(Level::Writers, 0) };
-        (!self.are_refused()).then_some(writer)
+        let note = Note::new(Level::Writers, 0);
+        self.0.enter().map(|admitted| Writer { _admitted: admitted, _note: note })
     }
 
     pub(super) fn are_refused(&self) -> bool {
-        self.refused.load(Ordering::SeqCst)
+        self.0.refuses()
     }
 
     /// Refuses all changes from now on, and waits for those that have begun.
     pub(super) fn refuse(&self) {
-        self.refused.store(true, Ordering::SeqCst);
-        let mut leaving = self.leaving.lock();
-        // A thread that is refused counts for a moment too. No lane that was empty once gets a
-        // thread that stays, so lanes that are empty one after the other are all empty.
-        while self.inside.iter().map(|lane| lane.0.load(Ordering::SeqCst)).sum::<usize>() > 0 {
-            self.left.wait(&mut leaving);
-        }
-    }
-}
-
-impl Drop for Writer<'_> {
-    fn drop(&mut self) {
-        self.lane.0.fetch_sub(1, Ordering::SeqCst);
-        if self.writers.are_refused() {
-            let _leaving = self.writers.leaving.lock();
-            self.writers.left.notify_all();
-        }
+        self.0.refuse();
     }
 }

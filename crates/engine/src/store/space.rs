@@ -81,6 +81,11 @@ impl Space {
         sub(&self.held, n);
     }
 
+    /// Notes that blocks which were used on disk are held again.
+    pub(super) fn unused(&self, n: u64) {
+        self.held.fetch_add(n, Relaxed);
+    }
+
     /// Gives held blocks back.
     pub(super) fn unhold(&self, n: u64) {
         self.give_back(n);
@@ -127,6 +132,11 @@ impl Space {
         self.held.fetch_add(n, Relaxed);
         sub(&self.claimed, n);
     }
+
+    fn held_to_claimed(&self, n: u64) {
+        self.claimed.fetch_add(n, Relaxed);
+        sub(&self.held, n);
+    }
 }
 
 /// A promise of blocks that are not chosen yet. Dropping it gives back what is left.
@@ -168,6 +178,12 @@ impl Claim {
         self.blocks -= n;
         self.space.claimed_to_held(n);
         n
+    }
+
+    /// Turns `n` held blocks, which are free in core, into claimed ones.
+    pub(super) fn unhold(&mut self, n: u64) {
+        self.blocks += n;
+        self.space.held_to_claimed(n);
     }
 }
 

@@ -72,10 +72,10 @@ impl Store {
         from: u32,
         change: impl Fn(&mut Superblock) + Copy,
     ) -> Result<()> {
-        let layout = self.layout();
-        let groups: Vec<u32> =
-            (from..layout.group_count()).filter(|group| layout.has_super(*group)).collect();
-        for groups in groups.chunks(COPIES) {
+        for groups in self.super_groups(from).chunks(COPIES) {
+            // A copy that cannot be read fails the call before its first change, and so aborts no
+            // journal.
+            let _held = self.hold_copies(groups)?;
             self.transact(credits::SUPER * COPIES as u32, |txn| {
                 groups.iter().try_for_each(|group| match group {
                     0 => txn.store().write_super(txn, change),
@@ -84,6 +84,27 @@ impl Store {
             })?;
         }
         Ok(())
+    }
+
+    /// Reads the superblock and its first [`COPIES`] copies. While the result is held, changing
+    /// them does no I/O.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(crate) fn hold_supers(&self) -> Result<impl Sized + use<>> {
+        let groups = self.super_groups(0);
+        self.hold_copies(groups.get(..=COPIES).unwrap_or(&groups))
+    }
+
+    /// Returns the groups from `from` on that have the superblock or a copy.
+    fn super_groups(&self, from: u32) -> Vec<u32> {
+        let layout = self.layout();
+        (from..layout.group_count()).filter(|group| layout.has_super(*group)).collect()
+    }
+
+    fn hold_copies(&self, groups: &[u32]) -> Result<Vec<Buffer>> {
+        let blocks = groups.iter().filter_map(|group| self.layout().super_location(*group));
+        blocks.map(|block| Ok(self.journal.read(block)?)).collect()
     }
 
     /// Changes the superblock's copy in `group` under a handle. Leaves a copy alone that is not one

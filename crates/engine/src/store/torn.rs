@@ -10,8 +10,9 @@
 //! - A superblock without such evidence is refused.
 //! - First descriptor and log are not written at the same time, so a crash leaves one of them
 //!   whole.
-//! - A resize changes more fields. Its transaction has the whole superblock, so where the log waits
-//!   for a replay, a backup of the old or the new size stands in until then.
+//! - A resize changes more fields, and so does a change of UUID, seed or features. The transaction
+//!   has the whole superblock, so where the log waits for a replay, an old or a new backup stands
+//!   in until then.
 
 use lanefs_device::{AlignedBuf, BlockDevice, Result};
 use lanefs_format::extent::{At, NodeRef};
@@ -114,12 +115,12 @@ fn read_block(
 }
 
 fn leads_to_log(device: &dyn BlockDevice, sb: &Superblock) -> Result<bool> {
-    Ok(log_of(device, sb)?.is_some())
+    Ok(log_of(device, sb)?.is_some_and(|log| log.uuid() == sb.raw().s_uuid))
 }
 
 /// Returns the superblock of the log, if it lies where the superblock's copy of the journal's map
-/// says, with a block size, length and UUID that fit this superblock. Its checksum is not checked:
-/// it may be torn too.
+/// says, with a block size and length that fit this superblock. Its checksum is not checked: it may
+/// be torn too. Its UUID is the one that the volume was made with.
 fn log_of(device: &dyn BlockDevice, sb: &Superblock) -> Result<Option<jbd2::Superblock>> {
     let (Some(inode), block_size) = (sb.journal_backup(), sb.block_size()) else { return Ok(None) };
     let mut block = AlignedBuf::zeroed(block_size as usize);
@@ -130,7 +131,7 @@ fn log_of(device: &dyn BlockDevice, sb: &Superblock) -> Result<Option<jbd2::Supe
     let blocks = inode.size / u64::from(block_size);
     let log = jbd2::Superblock::parse(&block, block_size, blocks);
     let log = log.or_else(|_| jbd2::Superblock::parse_torn(&block, block_size, blocks));
-    Ok(log.ok().filter(|log| log.is_v2() && log.uuid() == sb.raw().s_uuid))
+    Ok(log.ok().filter(jbd2::Superblock::is_v2))
 }
 
 /// Returns the first block of the journal. The blocks of its map are read into `block`.
@@ -162,10 +163,12 @@ fn first_block(
 
 #[cfg(test)]
 mod tests {
-    use crate::Volume;
+    use crate::{OpenOptions, Volume};
     use lanefs_device::{MemDevice, Op};
+    use lanefs_format::Tuning;
     use lanefs_sim::FailingDevice;
     use std::sync::Arc;
+    use std::time::Duration;
 
     /// Returns a volume whose superblock was torn: of one group, or of four with a backup in two of
     /// them.
@@ -204,6 +207,31 @@ mod tests {
         // Both backups.
         open(&torn(32 << 20, 1024), |device| (1..3).for_each(|nth| device.fail_once(Op::Read, nth + 1, 5)))
             .unwrap();
+    }
+
+    /// Either half may be new before the backups are: they have the old UUID, and so has the log
+    /// for ever.
+    #[test]
+    fn a_superblock_with_a_new_uuid_may_be_torn() {
+        let device = Arc::new(MemDevice::new(32 << 20));
+        let options = lanefs_mkfs::Options { block_size: Some(1024), ..Default::default() };
+        lanefs_mkfs::format(&*device, &options).unwrap();
+        for uuid in [[8; 16], [9; 16]] {
+            let options = OpenOptions::new().write(true).threads(false).commit_interval(Duration::ZERO);
+            let volume = options.open_device(device.clone()).unwrap();
+            let tuning = Tuning { checksum_seed: Some(true), uuid: Some(uuid), ..Tuning::default() };
+            volume.tune(&tuning).unwrap();
+            volume.sync().unwrap();
+            // The log waits for a replay, and nothing is written in place.
+            let committed = device.to_bytes();
+            volume.close().unwrap();
+            let closed = device.to_bytes();
+            for half in [1024..1536, 1536..2048] {
+                let mut torn = committed.clone();
+                torn[half.clone()].copy_from_slice(&closed[half]);
+                assert_eq!(open(&torn, |_| ()).unwrap().statfs().uuid, uuid);
+            }
+        }
     }
 
     /// Memory tears at words: the old free counts may stand beside the new state, which says that

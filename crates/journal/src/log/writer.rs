@@ -3,6 +3,7 @@
 //! Invariants:
 //! - A transaction takes no more blocks than were set aside for its credits, so it always fits.
 //! - The checkpoint moves the tail only over transactions whose blocks are durable in place.
+//! - A cut tears no commit block, not on memory either ([`writes_head_last`]).
 
 use super::{LogMap, Ring};
 use crate::buffer::Content;
@@ -18,6 +19,18 @@ use std::time::Duration;
 
 /// The kernel's least size of a log.
 const MIN_BLOCKS: u32 = 1024;
+
+/// Bytes of a commit block without which it is none: two words of memory, each of which is wrong
+/// until it is written.
+const COMMIT_HEAD: usize = 16;
+
+/// Returns whether a commit block is written in two steps. Memory writes 8 bytes whole, and so
+/// tears the fields of a block. Its block is written with the log blocks but for its head, which
+/// holds magic, type and number. The flush that follows makes the rest durable. Only then comes the
+/// head: whatever a cut leaves of it, the block is complete or no commit block of this transaction.
+fn writes_head_last(device: &dyn BlockDevice) -> bool {
+    device.atomic_write() < Commit::LEN && device.alignment() <= COMMIT_HEAD
+}
 
 /// An open log.
 #[derive(Debug)]
@@ -124,9 +137,9 @@ impl LogWriter {
         self.ring.advance(at, n)
     }
 
-    /// Writes a transaction without its commit block, from `head`, and `data` in the same batch.
-    /// Returns the position of the commit block and the checksum that it carries. The writes are
-    /// not durable before a flush.
+    /// Writes a transaction without its commit block, or without the head of that, from `head`, and
+    /// `data` in the same batch. Returns the position of the commit block and the checksum that it
+    /// carries. The writes are not durable before a flush.
     pub(crate) fn write(
         &self,
         device: &dyn BlockDevice,
@@ -140,11 +153,27 @@ impl LogWriter {
         for group in txn.blocks.chunks(self.tags_per_block as usize) {
             self.add_group(&mut blocks, &mut crc, txn.tid, group);
         }
+        let commit_at = self.ring.advance(head, blocks.len() as u32);
+        if writes_head_last(device) {
+            let mut commit = self.commit_block(txn.tid, crc);
+            if let Some(head) = commit.get_mut(..COMMIT_HEAD) {
+                head.fill(0);
+            }
+            blocks.push(LogBlock::Made(commit));
+        }
         self.write_blocks(device, head, &blocks, data)?;
-        Ok((self.ring.advance(head, blocks.len() as u32), crc))
+        Ok((commit_at, crc))
     }
 
-    /// Writes the commit block. The caller has flushed before, and flushes again.
+    fn commit_block(&self, tid: Tid, crc: Crc32Be) -> AlignedBuf {
+        let now = || Duration::from_nanos(realtime());
+        let time = self.clock.unwrap_or_else(now);
+        let mut block = self.block();
+        Commit { sequence: tid.0, time }.write(&self.layout, &mut block, crc.value());
+        block
+    }
+
+    /// Writes the commit block, or its head. The caller has flushed before, and flushes again.
     pub(crate) fn write_commit(
         &self,
         device: &dyn BlockDevice,
@@ -152,11 +181,11 @@ impl LogWriter {
         at: u32,
         crc: Crc32Be,
     ) -> Result<()> {
-        let now = || Duration::from_nanos(realtime());
-        let time = self.clock.unwrap_or_else(now);
-        let mut block = self.block();
-        Commit { sequence: tid.0, time }.write(&self.layout, &mut block, crc.value());
-        self.write_blocks(device, at, &[LogBlock::Made(block)], &[])
+        let block = self.commit_block(tid, crc);
+        match block.get(..COMMIT_HEAD).filter(|_| writes_head_last(device)) {
+            Some(head) => Ok(device.write_at(head, self.map.locate(at, 1)?.0)?),
+            None => self.write_blocks(device, at, &[LogBlock::Made(block)], &[]),
+        }
     }
 
     /// Writes that the log starts with transaction `tid` at block `start`. The caller flushes.

@@ -50,8 +50,8 @@ struct Scanner<'a> {
     /// Blocks of the ring that have not been passed.
     left: u32,
     last_commit: Duration,
-    /// A cut of the device that opens the volume can leave a commit block whose checksum is wrong.
-    /// Which device wrote the log is not recorded.
+    /// A cut of the device that opens the volume can leave a commit block whose checksum is wrong,
+    /// if another program than this wrote the log. Which device it was on is not recorded.
     can_tear: bool,
 }
 

@@ -157,9 +157,11 @@ impl SyncJob {
 const MOST_JOBS: usize = 256;
 /// Bytes of pages after which a leader takes no more jobs.
 const MOST_BYTES: usize = 32 << 20;
-/// Threads that lead at the same time, if each has a full batch: one writes pages while the handle
-/// of the other is open.
+/// Threads that lead at the same time.
 const LEADERS: usize = 2;
+/// Jobs that wait when another thread is asked to lead, while one does. Both then lead on while any
+/// job waits.
+const SECOND_BATCH: usize = 4;
 /// The most bytes of pages of one job that a commit writes itself: about as many as its log has.
 const LEFT_TO_COMMIT: usize = 256 << 10;
 
@@ -212,7 +214,7 @@ impl Fs {
         let mut queue = self.combiner.queue.lock();
         queue.jobs.push_back(Arc::clone(&job));
         // The thread at the front of the queue: this one, if no thread leads.
-        let few = queue.leaders == 0 || queue.leaders < LEADERS && queue.jobs.len() >= MOST_JOBS;
+        let few = queue.leaders == 0 || queue.leaders < LEADERS && queue.jobs.len() >= SECOND_BATCH;
         let asked = if few { queue.call_leader() } else { None };
         drop(queue);
         wake(asked);
@@ -283,13 +285,14 @@ impl Fs {
     }
 
     /// Returns whether the commit of `work` writes its pages too, in the batch of its log blocks:
-    /// the flush before the commit block covers both. No other transaction commits meanwhile, so it
-    /// writes few of each job.
+    /// the flush before the commit block covers both. Not while a commit is under way: this work
+    /// waits for it in any case, and its pages are written meanwhile.
     fn leaves_to_commit(&self, work: &Work) -> bool {
         let straight = |(offset, pieces): &(u64, Vec<Bytes>)| {
             pieces.iter().all(|piece| io::is_straight(self, *offset, piece))
         };
-        !self.dax && work.is_synced() && work.bytes() <= LEFT_TO_COMMIT && work.pages().iter().all(straight)
+        let is_small = work.is_synced() && work.bytes() <= LEFT_TO_COMMIT;
+        !self.dax && is_small && !self.journal.is_committing() && work.pages().iter().all(straight)
     }
 
     /// Writes the pages of all `works`, and drops them.

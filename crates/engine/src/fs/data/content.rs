@@ -261,7 +261,11 @@ impl<'n> Content<'n> {
     }
 
     /// Begins a change under the lock of its bytes.
+    ///
+    /// # Errors
+    /// [`Error::Closed`]; [`Error::TextBusy`] while the file gets its hash tree.
     fn change(self, held: LockedBytes<'n>) -> Result<Changing<'n>> {
+        self.file.check_writers()?;
         Ok(Changing { _writer: self.fs().enter()?, _held: held })
     }
 
@@ -281,15 +285,25 @@ impl<'n> Content<'n> {
         self.change(self.try_share(offset, end).ok_or(Error::WouldBlock)?)
     }
 
+    /// Locks `range` exclusively, for a change.
+    ///
+    /// # Errors
+    /// [`Error::TextBusy`] while the file gets its hash tree: this thread would wait for the tree,
+    /// and readers for this thread.
+    fn lock_to_change(self, range: Bytes) -> Result<LockedBytes<'n>> {
+        self.file.check_writers()?;
+        Ok(self.file.lock.write(self.node.ino, range, &self.fs().counters.range_wait))
+    }
+
     /// Locks the blocks of bytes `offset..end` for a write, exclusively. If `end` is beyond i_size,
     /// locks all bytes from i_size (or from `offset`, if that is less) on.
     ///
     /// # Errors
-    /// [`Error::Closed`].
+    /// [`Error::Closed`]; [`Error::TextBusy`] while the file gets its hash tree.
     pub(super) fn lock_to_write(self, offset: u64, end: u64) -> Result<Changing<'n>> {
         loop {
             let range = self.range_to_write(offset, end);
-            let held = self.file.lock.write(self.node.ino, range, &self.fs().counters.range_wait);
+            let held = self.lock_to_change(range)?;
             if self.is_enough(range, offset, end) {
                 return self.change(held);
             }
@@ -327,16 +341,12 @@ impl<'n> Content<'n> {
     /// Locks the bytes from the end of the file on, exclusively. Returns the end too.
     ///
     /// # Errors
-    /// [`Error::Closed`].
+    /// [`Error::Closed`]; [`Error::TextBusy`] while the file gets its hash tree.
     pub(super) fn lock_end(self) -> Result<(Changing<'n>, u64)> {
         loop {
             let size = self.file.size();
             let first = size / u64::from(self.fs().block_size) * u64::from(self.fs().block_size);
-            let held = self.file.lock.write(
-                self.node.ino,
-                Bytes::starting_at(first),
-                &self.fs().counters.range_wait,
-            );
+            let held = self.lock_to_change(Bytes::starting_at(first))?;
             // If the file has grown, the new end is locked too. If it was cut, try again.
             let now = self.file.size();
             if now >= first {
@@ -350,16 +360,12 @@ impl<'n> Content<'n> {
     /// moves blocks or i_size.
     ///
     /// # Errors
-    /// [`Error::Closed`].
+    /// [`Error::Closed`]; [`Error::TextBusy`] while the file gets its hash tree.
     pub(crate) fn lock_from(self, from: u64) -> Result<Changing<'n>> {
         let block = u64::from(self.fs().block_size);
         loop {
             let first = from.min(self.file.size()) / block * block;
-            let held = self.file.lock.write(
-                self.node.ino,
-                Bytes::starting_at(first),
-                &self.fs().counters.range_wait,
-            );
+            let held = self.lock_to_change(Bytes::starting_at(first))?;
             if self.file.size() >= first {
                 return self.change(held);
             }

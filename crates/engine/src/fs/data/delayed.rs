@@ -13,8 +13,11 @@
 //! - Marking an unwritten block as written may split an extent. So a dirty block over one claims
 //!   blocks for the map, from the reserved blocks if there are no others.
 //!
-//! Hazard: [`Content::claim_for_growth`] does not count pages in writeback, and the few nodes that
-//! a punch or a shift adds must fit into the spare part of a claim.
+//! Hazards:
+//! - [`Content::claim_for_growth`] does not count pages in writeback, and the few nodes that a
+//!   punch or a shift adds must fit into the spare part of a claim.
+//! - A claim counts blocks of the whole volume. The map of a file without extents reaches those
+//!   below 2^32: where none of them is free, writeback finds no space for its pages.
 
 use super::content::Content;
 use crate::error::Result;
@@ -22,6 +25,7 @@ use crate::fs::file::delayed::join;
 use crate::store::alloc::{self, Spot};
 use crate::store::map::{self, Mapping, TreeWidth};
 use lanefs_format::Inode;
+use std::mem;
 use std::ops::Range;
 
 impl Content<'_> {
@@ -94,7 +98,7 @@ impl Content<'_> {
         holes.iter().try_for_each(|hole| self.choose(hole.clone())).inspect_err(|_| {
             let mut delayed = self.file.delayed();
             for hole in holes {
-                delayed.forget_chosen(hole.clone());
+                drop(delayed.forget_chosen(hole.clone()));
             }
         })
     }
@@ -132,7 +136,10 @@ impl Content<'_> {
         let mut lblk = hole.start;
         while lblk < hole.end {
             // The inode's lock comes before the claims' lock.
-            let width = map::tree_width(self.fs(), &self.node.state());
+            let (width, reach) = {
+                let inode = self.node.state();
+                (map::tree_width(self.fs(), &inode), map::reach(&inode))
+            };
             let mapped = self.goal_behind(lblk);
             let mut delayed = self.file.delayed();
             let more = delayed.map_lack(u64::from(hole.end - lblk), 0, width);
@@ -147,6 +154,7 @@ impl Content<'_> {
                 hole: lblk..hole.end,
                 goal: delayed.chosen_before(lblk).or(mapped),
                 size: self.blocks_to(self.file.size()).max(hole.end),
+                reach,
             };
             let run = alloc::reserve_at(fs, &self.file.alloc, &spot, None)?;
             let len = run.len();
@@ -165,16 +173,32 @@ impl Content<'_> {
         }
     }
 
-    /// Releases the claims of dirty blocks that were dropped, before their map changes.
+    /// Releases the claims of dirty blocks that were dropped, before their map changes, and of
+    /// those for which an earlier call could not. The caller holds the writeback lock.
+    ///
+    /// # Errors
+    /// A map that cannot be read: the next call tries again.
     pub(super) fn give_up(self, dropped: &[Range<u32>]) -> Result<()> {
-        let Unready { holes, unwritten } = self.unready(dropped)?;
+        let dropped = {
+            let mut delayed = self.file.delayed();
+            let mut all = mem::take(&mut delayed.dropped);
+            all.extend(dropped.iter().flat_map(|run| delayed.forget_chosen(run.clone())));
+            all
+        };
+        // The inode's lock comes before the claims' lock.
+        let unready = self.unready(&dropped);
         let mut delayed = self.file.delayed();
-        delayed.no_longer_unwritten(count(&unwritten));
-        for hole in holes {
-            let chosen = delayed.forget_chosen(hole.clone());
-            drop(delayed.take_data(u64::from(hole.end - hole.start - chosen)));
+        match unready {
+            Ok(Unready { holes, unwritten }) => {
+                delayed.no_longer_unwritten(count(&unwritten));
+                drop(delayed.take_data(count(&holes)));
+                delayed.put_back(None);
+                Ok(())
+            }
+            Err(e) => {
+                delayed.dropped = dropped;
+                Err(e)
+            }
         }
-        delayed.put_back(None);
-        Ok(())
     }
 }

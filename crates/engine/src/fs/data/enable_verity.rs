@@ -1,15 +1,21 @@
 //! Giving a file a hash tree (fs-verity).
 //!
-//! 1. Dirty pages are written out. No thread may have the file open for writing, and its bytes stay
-//!    locked.
+//! 1. Dirty pages are written out. No thread may have the file open for writing, and every change
+//!    of its content is refused (`FileData::check_writers`).
 //! 2. One handle makes the inode an orphan: recovery then frees the blocks behind i_size.
-//! 3. Tree and descriptor are written behind i_size, which does not move.
+//! 3. Tree and descriptor are written behind i_size, which does not move. The bytes are locked
+//!    shared: reads go on.
 //! 4. One handle sets the flag and takes the inode off the orphan list. A commit flushes what was
 //!    written before it, so a file with the flag has its tree.
+//!
+//! The first two steps and the last one lock the bytes exclusively: no read that was begun without
+//! a tree caches a block behind the last step.
 
 use super::content::Content;
 use super::{ALL, set_size};
 use crate::error::{Error, Result};
+use crate::fs::Writer;
+use crate::fs::file::lock::LockedBytes;
 use crate::fs::file::verity::tree_of;
 use crate::store::io::ReadPath;
 use crate::store::map;
@@ -17,6 +23,7 @@ use crate::store::orphan;
 use crate::store::txn::credits;
 use lanefs_format::verity::{MAX_LEVELS, MAX_SALT, MIN_BLOCK_SIZE, VerityDescriptor, VerityHash, tree_start};
 use lanefs_format::{InodeFlags, RoCompat};
+use lanefs_rangelock::Range as Bytes;
 use std::ops::Range;
 
 /// What the hash tree of a file is made of. By default SHA-256, the volume's blocks, but at most
@@ -74,7 +81,7 @@ impl Verity {
     }
 }
 
-impl Content<'_> {
+impl<'n> Content<'n> {
     /// Gives the file a hash tree. `own` is the number of handles open for writing that the caller
     /// has.
     ///
@@ -91,7 +98,36 @@ impl Content<'_> {
     }
 
     fn enable_alone(self, verity: &Verity) -> Result<()> {
-        let _held = self.lock_from(0)?;
+        let (descriptor, room) = self.begin_tree(verity)?;
+        let data_size = descriptor.data_size;
+        let shared = self.counted(self.share(0, u64::MAX));
+        let written = shared.and_then(|_held| self.write_tree(descriptor, room));
+        // If the volume is closed meanwhile, the file stays an orphan without a tree.
+        let _held = self.counted(self.lock_all())?;
+        let made = written.and_then(|()| self.seal());
+        if made.is_err() {
+            self.undo(data_size);
+        }
+        made
+    }
+
+    /// Locks all bytes exclusively.
+    fn lock_all(self) -> LockedBytes<'n> {
+        self.file.lock.write(self.node.ino, Bytes::ALL, &self.fs().counters.range_wait)
+    }
+
+    /// Begins a part of the change under the lock of all bytes: a close waits for it.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    fn counted(self, held: LockedBytes<'n>) -> Result<(Writer<'n>, LockedBytes<'n>)> {
+        Ok((self.fs().enter()?, held))
+    }
+
+    /// Checks that the file may have a tree, and makes it an orphan with nothing behind i_size.
+    /// Returns the descriptor, without its root hash, and the bytes for tree and descriptor.
+    fn begin_tree(self, verity: &Verity) -> Result<(VerityDescriptor, Range<u64>)> {
+        let _held = self.counted(self.lock_all())?;
         if self.is_verity() {
             return Err(Error::Exists);
         }
@@ -108,15 +144,20 @@ impl Content<'_> {
         let room = verity.room(data_size, self.fs().block_size).ok_or(Error::FileTooBig)?;
         map::check_size(self.fs(), self.node.flags(), room.end)?;
         let descriptor = verity.descriptor(data_size, self.fs().block_size);
-        let begun = self.make_orphan(data_size);
-        let made = begun.and_then(|()| self.write_tree(descriptor, room)).and_then(|()| self.seal());
-        if made.is_err() {
-            let _alone = self.hold_writeback();
-            // The inode is an orphan even if no block was mapped. If this fails, recovery frees the
-            // blocks.
-            let _ = self.free_cut(data_size);
+        let begun = self.make_orphan(data_size).and_then(|()| self.free_room(&room));
+        if begun.is_err() {
+            self.undo(data_size);
         }
-        made
+        begun.map(|()| (descriptor, room))
+    }
+
+    /// Frees what was written behind `data_size`, and takes the file off the orphan list. The
+    /// caller has locked all bytes exclusively.
+    fn undo(self, data_size: u64) {
+        let _alone = self.hold_writeback();
+        // The inode is an orphan even if no block was mapped. If this fails, recovery frees the
+        // blocks.
+        let _ = self.free_cut(data_size);
     }
 
     /// Puts the file on the orphan list, and keeps it there if it gets a name meanwhile: a
@@ -137,8 +178,8 @@ impl Content<'_> {
         })
     }
 
-    /// Writes tree and descriptor behind i_size.
-    fn write_tree(self, mut descriptor: VerityDescriptor, room: Range<u64>) -> Result<()> {
+    /// Frees the blocks behind i_size, and checks that there is space for the tree in their place.
+    fn free_room(self, room: &Range<u64>) -> Result<()> {
         let fs = self.fs();
         {
             let _alone = self.hold_writeback();
@@ -146,9 +187,15 @@ impl Content<'_> {
             self.node.free_behind(|_| Ok(()))?;
         }
         // Before anything is read, and other threads' writes find no space.
-        if (room.end - room.start) / u64::from(fs.block_size) > fs.alloc.blocks_to_come() {
-            return Err(Error::NoSpace);
+        match (room.end - room.start) / u64::from(fs.block_size) > fs.alloc.blocks_to_come() {
+            true => Err(Error::NoSpace),
+            false => Ok(()),
         }
+    }
+
+    /// Writes tree and descriptor behind i_size. The caller has locked all bytes, shared at least.
+    fn write_tree(self, mut descriptor: VerityDescriptor, room: Range<u64>) -> Result<()> {
+        let fs = self.fs();
         let tree = tree_of(&descriptor);
         descriptor.root_hash = tree.make(
             |buf, at| self.read_held(buf, at, ReadPath::AsOpened).map(drop),

@@ -4,8 +4,14 @@
 //! dirty ones, and then holds the writeback lock, so no dirty page loses its block. One handle
 //! takes as many steps as the transaction has room for.
 //!
-//! Invariant: a crash shows whole handles. Only a file of very many extents can be seen half
-//! shifted, with a hole at the place that the shift had reached.
+//! Allocating, punching and zeroing go from the first block to the last in pieces of a bounded
+//! number of runs, and let all locks go between two of them: threads that wait to read the file are
+//! served there. Other calls may change the file there too; the last piece sets the new size.
+//!
+//! Invariants:
+//! - A crash shows whole handles. Only a file of very many extents can be seen half shifted, with a
+//!   hole at the place that the shift had reached.
+//! - A call that fails between two pieces has done the pieces before, and has not moved i_size.
 //!
 //! Hazard: readahead locks no bytes, and may cache some by the old map. So every mode that changes
 //! content drops cached pages before the map changes and again after.
@@ -21,6 +27,9 @@ use crate::store::txn::{Txn, credits};
 use lanefs_format::Inode;
 use lanefs_format::extent::MAX_BLOCKS;
 use std::ops::{Deref, Range};
+
+/// Runs and holes of a piece.
+const PIECE: usize = 2048;
 
 /// The operation of [`File::fallocate`](crate::File::fallocate) on a range of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,17 +68,28 @@ impl Content<'_> {
     }
 
     fn fallocate_once(self, mode: FallocMode, offset: u64, len: u64) -> Result<()> {
-        let Self { node, file } = self;
-        let fs = self.fs();
-        fs.check_writable()?;
+        self.fs().check_writable()?;
         if len == 0 {
             return Err(Error::Invalid("a range of no bytes"));
         }
+        let end = offset.saturating_add(len);
+        let mut at = offset;
+        while let Some(next) = self.fallocate_piece(mode, at, end)? {
+            at = next;
+        }
+        Ok(())
+    }
+
+    /// Carries out `mode` for the first piece of `offset..end`. Returns where the next one begins.
+    pub(super) fn fallocate_piece(self, mode: FallocMode, offset: u64, end: u64) -> Result<Option<u64>> {
+        let Self { node, file } = self;
+        let fs = self.fs();
         let _held = self.lock_from(offset)?;
         check_flags(node, mode)?;
         file.check_growth(node.ino)?;
-        let most = u64::from(MAX_BLOCKS) * u64::from(fs.block_size);
-        let end = offset.checked_add(len).filter(|end| *end <= most).ok_or(Error::FileTooBig)?;
+        if end > u64::from(MAX_BLOCKS) * u64::from(fs.block_size) {
+            return Err(Error::FileTooBig);
+        }
         if mode != FallocMode::PunchHole {
             map::check_size(fs, node.flags(), end)?;
         }
@@ -77,16 +97,17 @@ impl Content<'_> {
             return Err(Error::NotSupported("only a file of extents can be changed so".into()));
         }
         let job = FallocRange { content: self, offset, end };
-        match mode {
+        let next = match mode {
             FallocMode::Allocate => job.allocate(end),
             FallocMode::KeepSize => job.allocate(0),
             FallocMode::PunchHole => job.punch(),
             FallocMode::ZeroRange => job.zero(end),
             FallocMode::ZeroRangeKeepSize => job.zero(0),
-            FallocMode::CollapseRange => job.collapse(),
-            FallocMode::InsertRange => job.insert(),
-            FallocMode::UnshareRange => Ok(()),
-        }
+            FallocMode::CollapseRange => job.collapse().map(|()| None),
+            FallocMode::InsertRange => job.insert().map(|()| None),
+            FallocMode::UnshareRange => Ok(None),
+        };
+        Ok(next?.map(|lblk| u64::from(lblk) * u64::from(fs.block_size)))
     }
 }
 
@@ -135,19 +156,24 @@ impl FallocRange<'_> {
         self.give_up(&pages.invalidate(blocks))
     }
 
-    /// Gives blocks to holes; the file grows to `size`.
-    fn allocate(&self, size: u64) -> Result<()> {
+    /// Gives blocks to the holes of a piece; behind the last one the file grows to `size`. Returns
+    /// the first block of the next piece.
+    fn allocate(&self, size: u64) -> Result<Option<u32>> {
         self.write_back(self.touched())?;
         let _alone = self.hold_writeback();
         self.file.alloc.discard();
-        self.fill_holes()?;
-        self.finish(size)
+        let next = self.fill_holes()?;
+        if next.is_none() {
+            self.finish(size)?;
+        }
+        Ok(next)
     }
 
-    fn punch(mut self) -> Result<()> {
+    /// Punches a piece. Returns the first block of the next one.
+    fn punch(mut self) -> Result<Option<u32>> {
         let size = self.file.size();
         if self.offset >= size {
-            return self.finish(0);
+            return self.finish(0).map(|()| None);
         }
         // As the kernel does: blocks preallocated behind the end stay, except in the page of the
         // end, which is freed whole.
@@ -155,12 +181,36 @@ impl FallocRange<'_> {
             let most = max_size(self.fs(), self.node.flags());
             self.end = size.next_multiple_of(self.block_size().max(4096)).min(most.max(size));
         }
-        let blocks = {
+        let mut blocks = {
             let most = map::max_blocks(self.fs(), self.node.flags());
             let whole = self.whole();
             whole.start.min(most)..whole.end.min(most)
         };
         self.write_back(self.touched())?;
+        let next = Some(self.piece_of(&blocks)?).filter(|next| *next < blocks.end);
+        if let Some(next) = next {
+            blocks.end = next;
+            self.end = u64::from(next) * self.block_size();
+        }
+        self.punch_blocks(blocks)?;
+        Ok(next)
+    }
+
+    /// Returns the end of the first piece of `blocks`. No page of them is dirty, and none becomes
+    /// so while their bytes are locked: the map stays.
+    fn piece_of(&self, blocks: &Range<u32>) -> Result<u32> {
+        let mut at = blocks.start;
+        for _ in 0..PIECE {
+            if at >= blocks.end {
+                break;
+            }
+            at = at.saturating_add(self.map(at)?.len());
+        }
+        Ok(at.min(blocks.end))
+    }
+
+    /// Frees `blocks`, which are all that lie in the range whole.
+    fn punch_blocks(&self, blocks: Range<u32>) -> Result<()> {
         let _alone = self.hold_writeback();
         self.drop_pages(blocks.clone())?;
         self.past_cache(|| {
@@ -177,17 +227,23 @@ impl FallocRange<'_> {
         changed.and(self.drop_pages(self.touched()))
     }
 
-    /// Makes the range read as zeros; the file grows to `size`.
-    fn zero(&self, size: u64) -> Result<()> {
+    /// Makes a piece read as zeros; behind the last one the file grows to `size`. Returns the first
+    /// block of the next piece.
+    fn zero(mut self, mut size: u64) -> Result<Option<u32>> {
         self.write_back(self.touched())?;
         let _alone = self.hold_writeback();
+        let next = self.fill_holes()?;
+        if let Some(next) = next {
+            size = 0;
+            self.end = u64::from(next) * self.block_size();
+        }
         self.drop_pages(self.whole())?;
-        self.fill_holes()?;
         self.past_cache(|| {
             self.zero_edges()?;
             self.mark_unwritten(self.whole())
         })?;
-        self.finish(size)
+        self.finish(size)?;
+        Ok(next)
     }
 
     /// Returns the blocks of a range, which must be whole blocks.
@@ -316,24 +372,25 @@ impl FallocRange<'_> {
         Ok(())
     }
 
-    /// Maps the holes of the blocks that the range touches to unwritten blocks. A range that cannot
-    /// fit allocates nothing: programs ask for more than there is to see whether it fits.
-    fn fill_holes(&self) -> Result<()> {
-        let Range { mut start, end } = self.touched();
+    /// Maps the holes of the first blocks that the range touches to unwritten blocks. A range that
+    /// cannot fit allocates nothing: programs ask for more than there is to see whether it fits.
+    /// Returns where the next hole may be.
+    fn fill_holes(&self) -> Result<Option<u32>> {
+        let Range { start, end } = self.touched();
         let has = self.node.state().blocks / u64::from(self.fs().block_size / 512);
         if u64::from(end - start).saturating_sub(has) > self.fs().alloc.blocks_to_come() {
             return Err(Error::NoSpace);
         }
-        while start < end {
-            start = self.fill_some(start..end)?;
-        }
-        Ok(())
+        Ok(Some(self.fill_some(start..end)?).filter(|next| *next < end))
     }
 
-    /// Fills as many holes as one handle can. Returns where the next one may be.
+    /// Fills as many holes of a piece as one handle can. Returns where the next one may be.
     fn fill_some(&self, blocks: Range<u32>) -> Result<u32> {
         let (mut plan, mut at) = (WritePlan::new(self.content), blocks.start);
-        while at < blocks.end {
+        for _ in 0..PIECE {
+            if at >= blocks.end {
+                break;
+            }
             let mapping = self.map(at)?;
             let len = mapping.len().min(blocks.end - at);
             at += match mapping {

@@ -16,7 +16,6 @@ use crate::store::io;
 use crate::store::map::{self, Mapping};
 use crate::store::space::Claim;
 use crate::store::txn::{Txn, credits};
-use lanefs_format::extent::Extent;
 use lanefs_format::{Inode, InodeFlags};
 use lanefs_journal::{CommitData, JournalError, Pending};
 use std::mem;
@@ -194,26 +193,31 @@ impl<'f> WritePlan<'f> {
 
     /// Reserves blocks for dirty ones, from their chosen blocks or their claim, and takes the claim
     /// for their map.
+    ///
+    /// Takes both claims under one lock: a write that is refused meanwhile releases the claim for a
+    /// map that no page of the file seems to need. So the claim for the map is for all blocks that
+    /// are wanted, and the plan puts the rest of it back.
     fn spend(&mut self, inode: &Inode, mut spot: Spot) -> Result<Reserved> {
         let Content { file, .. } = self.content;
         let fs = self.content.fs();
+        let width = map::tree_width(fs, inode);
         let mut delayed = file.delayed();
-        let run = match delayed.take_chosen(spot.lblk, spot.want) {
+        let chosen = delayed.take_chosen(spot.lblk, spot.want);
+        // Blocks behind these may have chosen blocks.
+        spot.want = chosen.as_ref().map_or_else(|| delayed.unchosen(spot.lblk, spot.want), Reserved::len);
+        delayed.take_map(&mut self.claim, self.blocks + u64::from(spot.want), self.converted, width);
+        let run = match chosen {
             Some(run) => run,
             None => {
-                // Blocks behind these may have chosen blocks.
-                spot.want = delayed.unchosen(spot.lblk, spot.want);
                 let mut claim = delayed.take_data(spot.want.into()).filter(|claim| claim.blocks() > 0);
                 drop(delayed);
                 // There is no claim only on a damaged volume.
                 let run = alloc::reserve_at(fs, &file.alloc, &spot, claim.as_mut());
-                delayed = file.delayed();
-                delayed.put_back_data(claim);
+                file.delayed().put_back_data(claim);
                 run?
             }
         };
         self.blocks += u64::from(run.len());
-        delayed.take_map(&mut self.claim, self.blocks, self.converted, map::tree_width(fs, inode));
         Ok(run)
     }
 
@@ -506,7 +510,8 @@ fn spot(content: Content<'_>, inode: &Inode, lblk: u32, len: u32, hole: Range<u3
         _ => None,
     };
     let size = content.blocks_to(file.size());
-    Spot { ino: node.ino, lblk, want: len, hole, goal, size: size.max(lblk.saturating_add(len)) }
+    let size = size.max(lblk.saturating_add(len));
+    Spot { ino: node.ino, lblk, want: len, hole, goal, size, reach: map::reach(inode) }
 }
 
 fn grow(txn: &Txn<'_>, inode: &mut Inode, end: u64) -> Result<()> {
@@ -522,19 +527,13 @@ impl Change {
         }
     }
 
-    /// Makes the change. If it fails, it keeps its blocks, unless they were marked as used before.
+    /// Makes the change. If it fails, it keeps its blocks.
     fn apply(&mut self, txn: &mut Txn<'_>, inode: &mut Inode, unwritten: bool) -> Result<()> {
         match self {
             // They are unwritten already.
             Self::Convert(_) if unwritten => Ok(()),
             Self::Convert(range) => map::convert(txn, inode, range.clone(), false),
-            Self::Insert(lblk, reserved) => {
-                let (len, ee_start) = (reserved.len(), reserved.start());
-                let new = Extent { ee_block: *lblk, len, unwritten, ee_start };
-                let before = txn.mark();
-                txn.take_reserved(reserved)?;
-                map::insert_or_free(txn, inode, new, before)
-            }
+            Self::Insert(lblk, reserved) => map::insert_reserved(txn, inode, *lblk, reserved, unwritten),
         }
     }
 }
@@ -543,9 +542,15 @@ impl Change {
 mod tests {
     use super::*;
     use crate::fs::OpenOptions;
+    use crate::store::alloc::Reach;
     use crate::{FallocMode, Volume};
     use lanefs_device::MemDevice;
     use std::sync::Arc;
+
+    /// Takes all blocks that are free.
+    fn take_all(fs: &Fs) -> Vec<Reserved> {
+        std::iter::from_fn(|| alloc::reserve(fs, 0, u32::MAX, Reach::Volume).ok()).collect()
+    }
 
     /// A plan whose blocks for the map were not claimed, on a volume that has none: the map finds
     /// no space, for the first or for the second of its changes, and only the writer gets the
@@ -575,7 +580,7 @@ mod tests {
         }
         plan.place(350, 1).unwrap().unwrap();
         plan.claim = None;
-        let rest: Vec<_> = std::iter::from_fn(|| alloc::reserve(&node.fs, 0, u32::MAX).ok()).collect();
+        let rest = take_all(&node.fs);
         let mut written = false;
         let mapped = plan.carry_out(0, || {
             written = true;
@@ -612,13 +617,56 @@ mod tests {
         plan.place(100, 1).unwrap().unwrap();
         plan.place(350, 1).unwrap().unwrap();
         plan.claim = None;
-        let rest: Vec<_> = std::iter::from_fn(|| alloc::reserve(&node.fs, 0, u32::MAX).ok()).collect();
+        let rest = take_all(&node.fs);
         let mapped = plan.carry_out(0, || panic!("nothing may be written"));
         assert!(matches!(mapped, Err(Error::NoSpace)), "{mapped:?}");
         assert_eq!(unwritten(), 1);
         drop(rest);
         file.sync_all().unwrap();
         assert_eq!(unwritten(), 0);
+    }
+
+    /// Pages in a hole keep their blocks, and the claim for the map, when the map finds no block
+    /// for a node: the pages find space once the node does.
+    #[test]
+    fn pages_that_no_map_takes_keep_their_blocks() {
+        let device = MemDevice::new(16 << 20);
+        let options = lanefs_mkfs::Options { block_size: Some(4096), ..Default::default() };
+        lanefs_mkfs::format(&device, &options).unwrap();
+        let options = OpenOptions::new().write(true).commit_interval(std::time::Duration::ZERO);
+        let volume: Volume = options.use_reserved(true).open_device(Arc::new(device)).unwrap();
+        let file = volume.create_file("/f").unwrap();
+        for i in 0..4 {
+            file.fallocate(FallocMode::Allocate, i * 100 * 4096, 4096).unwrap();
+        }
+        volume.sync().unwrap();
+        file.write_at(&[1; 4096], 350 * 4096).unwrap();
+        let node = file.inode();
+        let free = || node.fs.alloc.free_on_disk();
+        let before = free();
+        let mut plan = WritePlan::of_pages(node.content());
+        plan.place(350, 1).unwrap().unwrap();
+        // What other threads have taken meanwhile.
+        let claimed = plan.claim.take();
+        let rest = take_all(&node.fs);
+        for _ in 0..2 {
+            let mapped = plan.map(0, false, None);
+            assert!(matches!(mapped, Err(Error::NoSpace)), "{mapped:?}");
+            assert_eq!((free(), plan.changes.len()), (before, 1));
+        }
+        drop(plan);
+        let in_core = || {
+            let delayed = node.file().delayed();
+            (delayed.data_blocks(), delayed.chosen_blocks())
+        };
+        assert_eq!(in_core(), (1, 1));
+        // The node finds a block, and the page has its own: no other is free.
+        node.file().delayed().put_back(claimed);
+        file.sync_all().unwrap();
+        assert_eq!(in_core(), (0, 0));
+        drop(rest);
+        volume.sync().unwrap();
+        assert_eq!(free(), before - 2, "the page's block and a node");
     }
 
     /// A leader without a right to the blocks reserved for root takes them for a follower with it.
@@ -637,8 +685,7 @@ mod tests {
         let mut plan = WritePlan::new(node.content());
         plan.place(350, 1).unwrap().unwrap();
         plan.claim = None;
-        let take = || alloc::keeping_reserved(true, || alloc::reserve(&node.fs, 0, u32::MAX).ok());
-        let rest: Vec<_> = std::iter::from_fn(take).collect();
+        let rest = alloc::keeping_reserved(true, || take_all(&node.fs));
         let gathers = |jobs| node.fs.combiner.gathers.store(jobs, std::sync::atomic::Ordering::Relaxed);
         gathers(2);
         std::thread::scope(|scope| {

@@ -3,12 +3,15 @@
 //! Dirty pages are written out first, so that the map is complete. Unwritten blocks are holes, and
 //! so is everything behind the end of the file.
 //!
-//! Hazard: no digest covers the map of a file with a hash tree. A hole is reported only if the tree
-//! has the digests of zeros for it.
+//! Hazards:
+//! - No digest covers the map of a file with a hash tree. A hole is reported only if the tree has
+//!   the digests of zeros for it.
+//! - The map of a damaged file may lead to one of its blocks a billion times. A walk along the map
+//!   ends with an error after more steps than the volume's blocks allow.
 
 use super::content::Content;
 use super::{ALL, max_size, place};
-use crate::error::{Error, Result};
+use crate::error::{Corrupt, Error, Result};
 use crate::store::map::{self, Mapping};
 use std::ops::Range;
 
@@ -40,9 +43,9 @@ impl Content<'_> {
         if offset >= size {
             return Err(nothing);
         }
-        let mut at = offset;
+        let (mut walk, mut at) = (MapWalk::new(self), offset);
         while at < mapped {
-            let (is_data, end) = self.run(at, mapped)?;
+            let (is_data, end) = walk.run(at, mapped)?;
             if is_data == data {
                 return Ok(at);
             }
@@ -58,9 +61,9 @@ impl Content<'_> {
         self.write_back(ALL)?;
         let _held = self.share(offset, u64::MAX);
         let size = self.file.size().min(max_size(self.fs(), self.node.flags()));
-        let mut at = offset;
+        let (mut walk, mut at) = (MapWalk::new(self), offset);
         while at < size {
-            let (is_data, end) = self.run(at, size)?;
+            let (is_data, end) = walk.run(at, size)?;
             if is_data {
                 return Ok(Some((at, end)));
             }
@@ -68,17 +71,47 @@ impl Content<'_> {
         }
         Ok(None)
     }
+}
+
+/// A walk along the map of a file, from its runs to the next ones.
+#[derive(Debug)]
+struct MapWalk<'n> {
+    content: Content<'n>,
+    /// Runs that it has looked up.
+    runs: u64,
+}
+
+impl<'n> MapWalk<'n> {
+    fn new(content: Content<'n>) -> Self {
+        Self { content, runs: 0 }
+    }
+
+    /// Returns the mapping of `lblk`, which no earlier one of the walk has covered.
+    ///
+    /// # Errors
+    /// [`Corrupt::MapRuns`]; a damaged map.
+    fn map(&mut self, lblk: u32) -> Result<Mapping> {
+        // Each block of the volume, of data or of the map, adds a run and a hole behind it at most,
+        // and i_block a hole for each of its numbers.
+        let bound = 2 * self.content.fs().layout().blocks_count() + 16;
+        self.runs += 1;
+        if self.runs > bound {
+            return Err(Corrupt::MapRuns { ino: self.content.node.ino, lblk, bound }.into());
+        }
+        self.content.map(lblk)
+    }
 
     /// Returns whether byte `at` is data, and where the run of such bytes ends: at `end` at the
     /// latest. A caller skips holes unread, so those of a file with a hash tree are verified here.
-    fn run(self, at: u64, end: u64) -> Result<(bool, u64)> {
-        let (lblk, inner) = place(self.fs(), at)?;
+    fn run(&mut self, at: u64, end: u64) -> Result<(bool, u64)> {
+        let content = self.content;
+        let (lblk, inner) = place(content.fs(), at)?;
         let mapping = self.map(lblk)?;
-        let len = u64::from(mapping.len()) * u64::from(self.fs().block_size) - inner as u64;
+        let len = u64::from(mapping.len()) * u64::from(content.fs().block_size) - inner as u64;
         let end = at.saturating_add(len).min(end);
         let is_data = matches!(mapping, Mapping::Mapped { unwritten: false, .. });
         if !is_data {
-            self.verify_hole(self.blocks(at, end)?)?;
+            content.verify_hole(content.blocks(at, end)?)?;
         }
         Ok((is_data, end))
     }
@@ -113,9 +146,9 @@ impl Content<'_> {
         let border = |block: u64| u32::try_from(block).map_or(limit, |block| block.min(limit));
         let (mut at, end) = (border(bytes.start / size), border(bytes.end.div_ceil(size)));
         let mut found: Vec<FiemapExtent> = Vec::new();
-        let mut cut = false;
+        let (mut walk, mut cut) = (MapWalk::new(self), false);
         while at < limit {
-            let mapping = self.map(at)?;
+            let mapping = walk.map(at)?;
             if let Mapping::Mapped { block, len, unwritten } = mapping {
                 if at >= end {
                     return Ok(found);

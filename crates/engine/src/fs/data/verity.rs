@@ -3,6 +3,9 @@
 //!
 //! The digests that blocks must have are collected before their pages are locked: the thread that
 //! collects them locks pages of the tree, and a thread locks pages of one file only.
+//!
+//! A hole is compared with the tree at the highest levels that it covers: the digest of a block of
+//! the tree that has only digests of zeros stands for all blocks below it.
 
 use super::content::Content;
 use crate::error::{Error, Result, VerityError};
@@ -14,9 +17,6 @@ use lanefs_format::InodeFlags;
 use lanefs_format::extent::MAX_BLOCKS;
 use lanefs_format::verity::{DESCRIPTOR_SIZE, MAX_DESCRIPTOR, VerityDescriptor, VerityHash, tree_start};
 use std::ops::Range;
-
-/// Blocks of a hole whose digests are collected at a time.
-const HOLE_PIECE: u32 = 4096;
 
 /// The digests that blocks of a file must have.
 pub(super) struct Expected<'v> {
@@ -51,13 +51,17 @@ impl<'n> Content<'n> {
     /// The device's; a damaged map, descriptor or tree.
     pub(super) fn expected(self, blocks: &Range<u32>) -> Result<Option<Expected<'n>>> {
         let Some(verity) = self.verity()? else { return Ok(None) };
+        let below = self.blocks_of_tree(verity, blocks);
+        let (first, mut digests) = (below.start, Vec::new());
+        self.collect(verity, 0, below, &mut digests)?;
+        Ok(Some(Expected { verity, ino: self.node.ino, first, digests }))
+    }
+
+    /// Returns the data of `blocks` before the end of the file, in blocks of the tree.
+    fn blocks_of_tree(self, verity: &Verity, blocks: &Range<u32>) -> Range<u64> {
         let block = u64::from(verity.tree.block_size());
         let byte = |lblk: u32| u64::from(lblk) * u64::from(self.fs().block_size);
-        let end = byte(blocks.end).min(verity.descriptor.data_size).div_ceil(block);
-        let first = byte(blocks.start) / block;
-        let mut digests = Vec::new();
-        self.collect(verity, 0, first..end, &mut digests)?;
-        Ok(Some(Expected { verity, ino: self.node.ino, first, digests }))
+        byte(blocks.start) / block..byte(blocks.end).min(verity.descriptor.data_size).div_ceil(block)
     }
 
     /// Verifies that `hole`, blocks that the map does not have, is zeros by the hash tree too. Does
@@ -70,17 +74,53 @@ impl<'n> Content<'n> {
         if verity.is_known_hole(&hole) {
             return Ok(());
         }
-        let zeros = verity.tree.digests(&vec![0; verity.tree.block_size() as usize]);
-        let mut at = hole.start;
-        while at < hole.end {
-            let end = at.saturating_add(HOLE_PIECE).min(hole.end);
-            if let Some(expected) = self.expected(&(at..end))? {
-                expected.check_each(std::iter::repeat(&*zeros), 0)?;
-            }
-            at = end;
+        let below = self.blocks_of_tree(verity, &hole);
+        if let Some(block) = self.first_not_zero(verity, &zero_digests(verity), 0, below)? {
+            return Err(VerityError::Data { ino: self.node.ino, block }.into());
         }
         verity.know_hole(hole);
         Ok(())
+    }
+
+    /// Returns the first of `below`, blocks of the level below `level` or of the data, whose digest
+    /// is not that of a hole. `zeros` has the digests of holes, of the data and of each level.
+    fn first_not_zero(
+        self,
+        verity: &Verity,
+        zeros: &[Vec<u8>],
+        level: usize,
+        below: Range<u64>,
+    ) -> Result<Option<u64>> {
+        let per_block = verity.tree.per_block();
+        // The blocks of `level` that have digests of the range only.
+        let whole = below.start.div_ceil(per_block)..below.end / per_block;
+        if level >= verity.tree.depth() || whole.is_empty() {
+            return self.search_not_zero(verity, zeros, level, below);
+        }
+        let (head, tail) = (below.start..whole.start * per_block, whole.end * per_block..below.end);
+        if let Some(found) = self.search_not_zero(verity, zeros, level, head)? {
+            return Ok(Some(found));
+        }
+        if let Some(above) = self.first_not_zero(verity, zeros, level + 1, whole)? {
+            let first = above * per_block;
+            return self.search_not_zero(verity, zeros, level, first..first + per_block);
+        }
+        self.search_not_zero(verity, zeros, level, tail)
+    }
+
+    /// Searches as [`first_not_zero`](Self::first_not_zero) does, but looks at each digest.
+    fn search_not_zero(
+        self,
+        verity: &Verity,
+        zeros: &[Vec<u8>],
+        level: usize,
+        below: Range<u64>,
+    ) -> Result<Option<u64>> {
+        let (first, mut digests) = (below.start, Vec::new());
+        self.collect(verity, level, below, &mut digests)?;
+        let zero = zeros.get(level).map_or(&[][..], Vec::as_slice);
+        let mut each = digests.chunks_exact(verity.tree.algorithm().digest_size());
+        Ok(each.position(|digest| digest != zero).map(|at| first + at as u64))
     }
 
     fn verity(self) -> Result<Option<&'n Verity>> {
@@ -188,6 +228,15 @@ impl<'n> Content<'n> {
         span.copy_out(out, offset);
         Ok(())
     }
+}
+
+/// Returns the digests of blocks of a hole: of zeros, then of a block of the tree that has only
+/// such digests, and so on for each level.
+fn zero_digests(verity: &Verity) -> Vec<Vec<u8>> {
+    let tree = &verity.tree;
+    let zeros = tree.digests(&vec![0; tree.block_size() as usize]);
+    let above = |digest: &Vec<u8>| Some(tree.digests(&digest.repeat(tree.per_block() as usize)));
+    std::iter::successors(Some(zeros), above).take(tree.depth() + 1).collect()
 }
 
 impl Expected<'_> {

@@ -18,6 +18,9 @@ pub(crate) struct Delayed {
     pub(crate) chosen: BTreeMap<u32, Reserved>,
     /// Dirty blocks over unwritten ones.
     pub(crate) unwritten: u64,
+    /// Blocks that were dirty and were dropped, without chosen blocks. Their claims are released
+    /// when the map can be read, which tells them apart.
+    pub(crate) dropped: Vec<Range<u32>>,
 }
 
 /// Returns how many blocks the map may need for `data` more blocks, in the worst case that no two
@@ -153,22 +156,21 @@ impl Delayed {
         self.chosen.values().map(|run| u64::from(run.len())).sum()
     }
 
-    /// Releases the blocks that were chosen in `hole`. Returns how many.
-    pub(crate) fn forget_chosen(&mut self, hole: Range<u32>) -> u32 {
-        let mut gone = 0;
-        let mut at = hole.start;
-        while at < hole.end {
-            match self.take_chosen(at, hole.end - at) {
-                Some(run) => {
-                    (at, gone) = (at + run.len(), gone + run.len());
-                }
+    /// Releases the blocks that were chosen in `run`. Returns the runs without chosen blocks.
+    pub(crate) fn forget_chosen(&mut self, run: Range<u32>) -> Vec<Range<u32>> {
+        let mut unchosen = Vec::new();
+        let mut at = run.start;
+        while at < run.end {
+            at += match self.take_chosen(at, run.end - at) {
+                Some(chosen) => chosen.len(),
                 None => {
-                    let next = self.chosen.range(at..).next();
-                    at = next.map_or(hole.end, |(lblk, _)| *lblk).max(at + 1);
+                    let len = self.unchosen(at, run.end - at).max(1);
+                    unchosen.push(at..at + len);
+                    len
                 }
-            }
+            };
         }
-        gone
+        unchosen
     }
 
     /// Takes the blocks that were chosen for `lblk` and up to `len` logical blocks.

@@ -113,6 +113,17 @@ impl FileData {
         self.writers.store(own, Ordering::Release);
     }
 
+    /// Checks that the content may be changed: not while the file gets a hash tree.
+    ///
+    /// # Errors
+    /// [`Error::TextBusy`].
+    pub(crate) fn check_writers(&self) -> Result<()> {
+        match self.writers.load(Ordering::Acquire) {
+            NO_WRITERS => Err(Error::TextBusy),
+            _ => Ok(()),
+        }
+    }
+
     /// Returns i_size.
     pub(crate) fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)

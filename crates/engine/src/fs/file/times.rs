@@ -15,7 +15,7 @@
 use crate::fs::IVersion;
 use crate::store::Clock;
 use lanefs_format::{Inode, Timestamp};
-use lanefs_sync::atomic::{AtomicU64, Ordering};
+use lanefs_sync::atomic::{AtomicU64, Ordering, fence};
 
 const LOOKED: u64 = 1;
 /// In `pending`: a new version, but no new time. Less than every time.
@@ -52,6 +52,10 @@ impl Times {
         let looked = self.version.load(Ordering::Acquire) & LOOKED != 0;
         if looked || mode == IVersion::Always {
             self.bump();
+            // Pairs with the fence in `fold`: either this thread sees that nothing is pending, or
+            // the inode gets the new version. Without both, a weakly ordered processor lets each
+            // thread read what was before the other's change, and the version would be lost.
+            fence(Ordering::SeqCst);
         }
         let now = match stamp {
             Stamp::Now if looked => clock.fine(),
@@ -111,6 +115,8 @@ impl Times {
     /// [`put_back`](Self::put_back).
     pub(crate) fn fold(&self, inode: &mut Inode) -> u64 {
         let pending = self.pending.swap(0, Ordering::AcqRel);
+        // Pairs with the fence in `touch`.
+        fence(Ordering::SeqCst);
         set(inode, pending);
         inode.version = self.version.load(Ordering::Acquire) >> 1;
         pending

@@ -63,6 +63,7 @@ impl InodeCache {
             file: OnceLock::new(),
             durable: Durable::new(fs.journal.running()),
             linkable: AtomicBool::new(false),
+            deletion_tried: AtomicBool::new(false),
             refs: AtomicUsize::new(1),
         });
         shard.insert(ino, Arc::clone(&node));

@@ -63,6 +63,8 @@ pub(crate) struct CachedInode {
     pub(crate) durable: Durable,
     /// Whether it was made without a name, and has not got one since.
     linkable: AtomicBool,
+    /// Whether [`InodeRef::delete`] has tried to delete it: the last drop does not try again.
+    deletion_tried: AtomicBool,
     /// [`InodeRef`]s. Goes from 0 to 1 only under the cache's shard lock.
     refs: AtomicUsize,
 }
@@ -366,6 +368,18 @@ impl Clone for InodeRef {
     }
 }
 
+impl InodeRef {
+    /// Deletes an inode that has no name and no other reference. A drop would delete it too, and
+    /// only note a failure.
+    ///
+    /// # Errors
+    /// The device's and the journal's, a damaged structure: the inode stays an orphan.
+    pub(crate) fn delete(self) -> Result<()> {
+        self.deletion_tried.store(true, Ordering::Relaxed);
+        delete::delete(&self)
+    }
+}
+
 impl Drop for InodeRef {
     fn drop(&mut self) {
         if self.0.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -375,7 +389,8 @@ impl Drop for InodeRef {
             let gone = self.fs.inodes.remove_unused(&self.0);
             // Lets the flusher evict the inode later, or give its memory back.
             self.fs.flusher.stir();
-            if gone && self.state.read().links_count == 0 && !self.fs.is_read_only() {
+            let is_tried = self.deletion_tried.load(Ordering::Relaxed);
+            if gone && !is_tried && self.state.read().links_count == 0 && !self.fs.is_read_only() {
                 // On failure the inode stays on the orphan list for the next recovery. That the
                 // volume is being closed is no damage of it.
                 if let Err(e) = delete::delete(&self.0)
@@ -413,8 +428,22 @@ impl Fs {
         self.inodes.find(ino)
     }
 
-    /// Returns the cached inode of a number that was just taken.
-    pub(crate) fn new_inode(self: &Arc<Self>, inode: Inode) -> Result<InodeRef> {
-        self.inodes.get(self, inode.ino, || Ok(inode))
+    /// Caches the inode of a number that was just taken. `write` writes it to the table, with its
+    /// links, and returns it.
+    ///
+    /// No other thread finds it in the table before it is in the cache: that thread would change
+    /// it, and a copy from before the change would be cached behind that. So nothing else may cache
+    /// an inode that it has not just read, unless that has no links in the table.
+    ///
+    /// # Errors
+    /// Those of `write`: nothing is cached.
+    pub(crate) fn new_inode(
+        self: &Arc<Self>,
+        ino: u32,
+        write: impl FnOnce() -> Result<Inode>,
+    ) -> Result<InodeRef> {
+        #[cfg(test)]
+        tests::before_new_inode(ino);
+        self.inodes.get(self, ino, write)
     }
 }

@@ -1,11 +1,26 @@
-//! The state that an inode passes on when it leaves the cache.
+//! The state that an inode passes on when it leaves the cache, and what it enters it with.
 
 use super::*;
 use crate::fs::OpenOptions;
 use crate::{SetAttr, Volume};
 use lanefs_device::{BlockDevice, MemDevice, Result as DeviceResult, forward_to};
+use std::cell::RefCell;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
+
+type Hook = Box<dyn FnOnce(u32)>;
+
+thread_local! {
+    /// What runs before the next inode that this thread makes is cached.
+    static BEFORE_NEW_INODE: RefCell<Option<Hook>> = const { RefCell::new(None) };
+}
+
+/// Runs what a test has set for it.
+pub(super) fn before_new_inode(ino: u32) {
+    if let Some(hook) = BEFORE_NEW_INODE.take() {
+        hook(ino);
+    }
+}
 
 /// A device that counts the writes since its last flush.
 #[derive(Debug)]
@@ -81,6 +96,27 @@ fn a_node_without_a_name_is_left_to_its_deleter() {
     drop(node);
     assert!(fs.orphans.is_empty());
     assert_eq!(volume.statfs().inodes_free, before);
+}
+
+/// A file handle may lead to a new inode, by its number, before the call that makes it returns.
+#[test]
+fn a_new_inode_is_in_the_cache_before_its_number_leads_to_it() {
+    let (_, volume) = volume();
+    let fs = Arc::clone(&volume.create_file("/f").unwrap().inode().fs);
+    let other = Arc::clone(&fs);
+    BEFORE_NEW_INODE.set(Some(Box::new(move |ino| {
+        // In another thread, because this one holds locks.
+        let change = std::thread::spawn(move || {
+            if let Ok(node) = other.inode(ino) {
+                node.set_attr(&SetAttr { uid: Some(7), ..SetAttr::default() }).unwrap();
+            }
+        });
+        change.join().unwrap();
+    })));
+    let file = volume.create_file("/new").unwrap();
+    assert!(BEFORE_NEW_INODE.take().is_none());
+    let (cached, ino) = (file.inode().state().uid, file.inode().ino);
+    assert_eq!(cached, fs.read_inode(ino).unwrap().uid);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::HostClock;
 use crate::error::{MmpError, Result};
-use lanefs_device::{AlignedBuf, BlockDevice};
+use lanefs_device::{AlignedBuf, BlockDevice, RepeatGuard};
 use lanefs_format::{Checksummer, FormatError, Mmp, Superblock};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +10,8 @@ use std::time::Duration;
 /// How often a block is read that is no MMP block: another host may be writing it.
 const TRIES: u32 = 4;
 const BETWEEN_TRIES: Duration = Duration::from_millis(50);
+/// Bytes that a medium writes whole, or not at all.
+const SECTOR: usize = 512;
 
 /// What the bytes of an MMP block say.
 #[derive(Debug)]
@@ -113,7 +115,41 @@ impl MmpBlock {
         }
     }
 
-    /// Writes the block. Volatile until a flush. Returns what a reader finds: names are cut.
+    /// Writes the block over `before`, durably, for a host without a claim. Returns what a reader
+    /// finds, and the bytes.
+    ///
+    /// A device that loses its connection repeats the write only over `before`, or over parts of
+    /// itself: any other block is a claim that another host has made meanwhile.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(super) fn write_over(&self, before: &AlignedBuf, mmp: &Mmp) -> Result<(Mmp, AlignedBuf)> {
+        let bytes = self.encode(mmp);
+        let (number, csum, was, is) = (self.number, self.csum, before.to_vec(), bytes.to_vec());
+        let check = move |now: &[u8]| {
+            let mut sectors = now.chunks(SECTOR).zip(was.chunks(SECTOR).zip(is.chunks(SECTOR)));
+            if sectors.all(|(now, (was, is))| now == was || now == is) {
+                return Ok(());
+            }
+            let why = match BlockContent::new(number, &csum, now) {
+                BlockContent::Whole(seen) => MmpError::fenced(&seen),
+                BlockContent::Torn(_, why) | BlockContent::Damaged(why) => {
+                    MmpError::FencedByDamage { why: why.to_string() }
+                }
+            };
+            Err(why.to_string())
+        };
+        // Before the write: the device asks on each new connection.
+        let (offset, len) = (self.offset(), self.size);
+        self.device.guard_repeats(RepeatGuard { offset, len, check: Arc::new(check) });
+        self.write_bytes(&bytes)?;
+        self.device.flush()?;
+        Ok((self.parse(&bytes)?, bytes))
+    }
+
+    /// Writes the block, for a holder of the volume or where none can be:
+    /// [`write_over`](Self::write_over) is for all others. Volatile until a flush. Returns what a
+    /// reader finds: names are cut.
     ///
     /// # Errors
     /// The device's.

@@ -6,24 +6,26 @@ use super::{FencedDevice, Holder, MmpBlock, Times};
 use crate::error::{MmpError, Result};
 use crate::fs::OpenOptions;
 use lanefs_device::{AlignedBuf, BlockDevice, host_name};
-use lanefs_format::{EXT4_MMP_SEQ_CLEAN, Superblock};
+use lanefs_format::{EXT4_MMP_SEQ_CLEAN, Mmp, Superblock};
 use std::sync::Arc;
 
 /// The right to write to a volume with multiple mount protection. It has to be given back by
-/// [`release`](Self::release); a claim that is dropped leaves the block as it was before.
+/// [`release`](Self::release); a claim that is dropped before the volume is changed leaves the
+/// block as it was.
 #[derive(Debug)]
 pub(crate) struct HostClaim {
     holder: Arc<Holder>,
     updater: Updater,
     before: AlignedBuf,
+    is_changed: bool,
     /// A volume with a fixed clock keeps no name of this host.
     is_reproducible: bool,
 }
 
 impl HostClaim {
     /// Claims the volume of `sb` on `device`, if it has multiple mount protection, `options` ask
-    /// for writing, and another host could write to the device. Returns the claim and the device to
-    /// write to. Waits as [`Taking::run`] does.
+    /// for writing, and another host could reach the device. Returns the claim and the device to
+    /// write to. Waits as [`Taking::run`] does, unless a lock keeps other hosts from writing.
     ///
     /// # Errors
     /// [`MmpError`]; a damaged block; the device's.
@@ -32,12 +34,14 @@ impl HostClaim {
         sb: &Superblock,
         options: &OpenOptions,
     ) -> Result<Option<(Arc<dyn BlockDevice>, Self)>> {
-        let wanted = options.write && options.mmp && !device.is_private();
+        // No other host reaches a private device of this host, such as an overlay.
+        let is_reached = device.is_remote() || !device.is_private();
+        let wanted = options.write && options.mmp && is_reached;
         let Some((_, interval)) = sb.mmp().filter(|_| wanted) else { return Ok(None) };
         let Some(block) = MmpBlock::of(device, sb)? else { return Ok(None) };
         let (clock, fixed_time) =
             (options.mmp_clock.clone(), options.clock.map(|clock| clock.sec.max(0).unsigned_abs()));
-        let Took { mmp, looked, before } = Taking {
+        let taking = Taking {
             block: &block,
             clock: &clock,
             waiting: &options.mmp_waiting,
@@ -45,12 +49,13 @@ impl HostClaim {
             nodename: host_name(),
             bdevname: bdevname(&**device),
             fixed_time,
-        }
-        .run()?;
+        };
+        let took = if device.is_private() { taking.run_alone() } else { taking.run() };
+        let Took { mmp, looked, before } = took?;
         let times = (clock, Times::new(interval));
         let holder = Arc::new(Holder::new(block, times, (mmp, looked), !options.threads, fixed_time));
-        let claim =
-            Self { holder, updater: Updater::default(), before, is_reproducible: fixed_time.is_some() };
+        let (updater, is_reproducible) = (Updater::default(), fixed_time.is_some());
+        let claim = Self { holder, updater, before, is_changed: false, is_reproducible };
         if options.threads {
             claim.updater.start(&claim.holder)?;
         }
@@ -58,24 +63,38 @@ impl HostClaim {
         Ok(Some((Arc::new(fenced), claim)))
     }
 
+    /// Notes that the volume is about to be changed: from now on its last holder, which may live,
+    /// must not find its own sequence again, for it would repeat writes.
+    pub(crate) fn begin_changes(&mut self) {
+        self.is_changed = true;
+    }
+
     /// Returns why the volume is not this host's any more, if so.
     pub(crate) fn lost(&self) -> Option<&MmpError> {
         self.holder.lost()
     }
 
-    /// Gives the volume back: marks the block clean. Nothing can be written any more.
+    /// Gives the volume back: marks the block clean. Waits for writes under way, also those that a
+    /// failed close has left to other threads. Nothing can be written any more.
     ///
     /// # Errors
     /// The device's. [`MmpError`], if the claim was lost.
     pub(crate) fn release(&self) -> Result<()> {
-        self.updater.stop();
-        self.holder.end(|block, mut mmp| {
+        self.give_back(|block, mut mmp| {
             mmp.seq = EXT4_MMP_SEQ_CLEAN;
             if self.is_reproducible {
                 (mmp.nodename, mmp.bdevname) = (Vec::new(), Vec::new());
             }
             block.encode(&mmp)
         })
+    }
+
+    /// Gives the volume back with the block that `bytes` returns, once no write is under way. The
+    /// claim is renewed until then.
+    fn give_back(&self, bytes: impl FnOnce(&MmpBlock, Mmp) -> AlignedBuf) -> Result<()> {
+        self.holder.refuse_writes();
+        self.updater.stop();
+        self.holder.end(bytes)
     }
 
     /// Ends the claim of a volume that is about to lose its multiple mount protection. Leaves the
@@ -88,10 +107,13 @@ impl HostClaim {
 
 impl Drop for HostClaim {
     fn drop(&mut self) {
-        self.updater.stop();
         // Of a volume that was not opened after all.
+        if self.is_changed {
+            let _ = self.release();
+            return;
+        }
         let before = std::mem::replace(&mut self.before, AlignedBuf::zeroed(0));
-        let _ = self.holder.end(|_, _| before);
+        let _ = self.give_back(|_, _| before);
     }
 }
 

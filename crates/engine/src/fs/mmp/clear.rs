@@ -37,12 +37,12 @@ pub(crate) fn clear(block: &MmpBlock, interval: u16, options: &OpenOptions, forc
     }
     let fixed_time = options.clock.map(|clock| clock.sec.max(0).unsigned_abs());
     let name = |name: fn(&MmpBlock) -> Vec<u8>| if fixed_time.is_some() { Vec::new() } else { name(block) };
-    block.write(&Mmp {
+    let cleared = Mmp {
         seq: EXT4_MMP_SEQ_CLEAN,
         time: fixed_time.unwrap_or_else(now_in_seconds),
         nodename: name(|_| host_name()),
         bdevname: name(|block| bdevname(&*block.device)),
         check_interval: check_interval(interval),
-    })?;
-    Ok(block.device.flush()?)
+    };
+    block.write_over(&before, &cleared).map(drop)
 }

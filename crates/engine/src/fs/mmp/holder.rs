@@ -7,6 +7,7 @@
 use super::block::BlockContent;
 use super::{HostClock, MmpBlock, Times};
 use crate::error::{Error, MmpError, Result};
+use crate::fs::admission::{Admission, Admitted};
 use lanefs_device::{AlignedBuf, RepeatGuard};
 use lanefs_format::{Checksummer, Mmp, mmp};
 use lanefs_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -33,6 +34,8 @@ pub(crate) struct Holder {
     /// Nanoseconds of the clock until which no look is needed: 0 for a lost claim.
     fresh_until: AtomicU64,
     own: Arc<OwnSequences>,
+    /// The writes that pass the fence.
+    writes: Admission,
     lost: OnceLock<MmpError>,
     state: Mutex<HolderState>,
 }
@@ -129,11 +132,33 @@ impl Holder {
             seen: AtomicU64::new(0),
             fresh_until: AtomicU64::new(0),
             own,
+            writes: Admission::default(),
             lost: OnceLock::new(),
             state: Mutex::new(state),
         };
         holder.saw(looked);
         holder
+    }
+
+    /// Lets a write pass the fence, after a [`check`](Self::check). The claim is given back only
+    /// when the write has dropped what this returns.
+    ///
+    /// # Errors
+    /// Those of [`check`](Self::check).
+    pub(super) fn enter(&self) -> Result<Admitted<'_>> {
+        let write = self.writes.enter().ok_or(Error::Closed)?;
+        self.check().map(|()| write)
+    }
+
+    /// Refuses writes at the fence from now on, and waits for those that have passed it: a write
+    /// behind the end of the claim would reach the volume of the next host. A claim that was lost
+    /// or dissolved is not given back, and waits for none.
+    ///
+    /// Holds no lock while it waits: a write inside may need a look, and the claim is renewed.
+    pub(super) fn refuse_writes(&self) {
+        if self.lost.get().is_none() && !self.state.lock().ended {
+            self.writes.refuse();
+        }
     }
 
     /// Checks that the volume is still this host's. Reads the block if that was not done lately.
@@ -250,7 +275,7 @@ impl Holder {
     /// still this host's, and flushes. Does nothing the second time.
     ///
     /// Flushes first: a write that the device may have to repeat would reach the volume of the next
-    /// host.
+    /// host. The caller [has waited](Self::refuse_writes) for writes under way.
     ///
     /// # Errors
     /// The device's. [`MmpError::Fenced`] and its like.

@@ -22,6 +22,8 @@ impl Fs {
         if let Some((block, _)) = before.mmp() {
             return self.write_supers(&before, 0, |sb| sb.set_mmp(Some((block, interval))));
         }
+        // The superblock changes before its copies: no read may fail between them.
+        let _held = self.hold_supers()?;
         let block = self.transact(credits::SUPER + credits::RUN, |txn| {
             let block = txn.alloc_meta(self.layout().first_data_block())?;
             // Past the journal, and durable with the flush of the commit.
@@ -47,15 +49,17 @@ impl Fs {
     pub(crate) fn switch_mmp_off(&self) -> Result<()> {
         let before = self.sb.lock().clone();
         let Some((block, _)) = before.mmp() else { return Ok(()) };
-        if let Some(claim) = &self.claim {
-            claim.dissolve();
-        }
+        let _held = self.hold_supers()?;
         self.transact(credits::SUPER + credits::FREED_RUN, |txn| {
             if self.layout().check_blocks(block, 1).is_ok() {
                 alloc::free_system_block(txn, block)?;
             }
             txn.store().write_super(txn, |sb| sb.set_mmp(None))
         })?;
+        // A switch that has failed gives the claim back when the volume is closed.
+        if let Some(claim) = &self.claim {
+            claim.dissolve();
+        }
         self.write_supers(&before, 1, |sb| sb.set_mmp(None))
     }
 

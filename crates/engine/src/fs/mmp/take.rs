@@ -97,9 +97,22 @@ impl Taking<'_> {
         Err(last)
     }
 
+    /// Takes a volume that a lock keeps from all other hosts, without a wait and whatever its block
+    /// says. A host that lost the volume without its knowledge finds this sequence on its next
+    /// connection, and repeats no write.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(super) fn run_alone(&self) -> Result<Took> {
+        let looked = self.clock.now();
+        let before = self.block.read_bytes()?;
+        let (mmp, _) = self.write_own(&before)?;
+        Ok(Took { mmp, looked, before })
+    }
+
     /// Claims a volume that was clean at `began`.
     fn claim(&self, began: Duration, superblock: &[u8], before: AlignedBuf) -> Result<Took> {
-        let (mmp, bytes) = self.write_own()?;
+        let (mmp, bytes) = self.write_own(&before)?;
         let wait = match self.clock.now().saturating_sub(began) <= WINDOW {
             true => CLEAN_WAIT,
             false => {
@@ -114,7 +127,7 @@ impl Taking<'_> {
 
     /// Claims a volume whose block has not changed for `wait`.
     fn claim_behind(&self, wait: Duration, superblock: &[u8], before: AlignedBuf) -> Result<Took> {
-        let (mmp, bytes) = self.write_own()?;
+        let (mmp, bytes) = self.write_own(&before)?;
         let looked = self.defend(&bytes, wait, superblock)?;
         Ok(Took { mmp, looked, before })
     }
@@ -149,17 +162,16 @@ impl Taking<'_> {
         }
     }
 
-    /// Writes a sequence of this host, durably. Returns the block, and its bytes.
-    fn write_own(&self) -> Result<(Mmp, AlignedBuf)> {
-        let written = self.block.write(&Mmp {
+    /// Writes a sequence of this host over `before`, durably. Returns the block, and its bytes.
+    fn write_own(&self, before: &AlignedBuf) -> Result<(Mmp, AlignedBuf)> {
+        let own = Mmp {
             seq: self.clock.first_sequence(),
             time: self.fixed_time.unwrap_or_else(now_in_seconds),
             nodename: self.nodename.clone(),
             bdevname: self.bdevname.clone(),
             check_interval: check_interval(self.interval),
-        })?;
-        self.block.device.flush()?;
-        Ok(written)
+        };
+        self.block.write_over(before, &own)
     }
 
     /// Reads the superblock past all caches.

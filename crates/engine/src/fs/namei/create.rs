@@ -118,7 +118,7 @@ impl CachedInode {
             };
             let prepared = self.prepare()?;
             let needed = create_credits(&kind) + slot.credits(&self.fs, &self.state());
-            let inode = self.fs.transact(needed, |txn| {
+            node = self.fs.transact(needed, |txn| {
                 let mut new = NewInode::take(txn, self, hint, &kind, attr)?;
                 let now = new.inode.crtime;
                 let made = new.fill(txn, self, &kind).map(|()| {
@@ -135,7 +135,10 @@ impl CachedInode {
                     (named, txn.mark() == start)
                 });
                 match made {
-                    Ok((Ok(()), _)) => new.named(txn).map(|()| new.inode),
+                    Ok((Ok(()), _)) => {
+                        let ino = new.inode.ino;
+                        self.fs.new_inode(ino, || new.named(txn).map(|()| new.inode))
+                    }
                     // Part of the directory has changed already: settling the handle will abort the
                     // journal.
                     Ok((Err(e), false)) => Err(e),
@@ -145,7 +148,6 @@ impl CachedInode {
                     }
                 }
             })?;
-            node = self.fs.new_inode(inode)?;
         }
         Ok(node)
     }
@@ -177,7 +179,7 @@ impl CachedInode {
                 }
             }
         })?;
-        let node = self.fs.new_inode(inode)?;
+        let node = self.fs.new_inode(inode.ino, || Ok(inode))?;
         node.set_linkable(true);
         Ok(node)
     }

@@ -1,9 +1,9 @@
 //! Taking and freeing blocks on disk, under a handle.
 //!
 //! [`take_reserved`] marks blocks that were chosen in core; [`free_blocks`] clears them on disk,
-//! and the journal's commit gives them back in core. Both read and check a group's bitmap and
-//! descriptor before they change either ([`Bits`]): a read that fails, and blocks that are used or
-//! free already, leave everything as it was.
+//! and the journal's commit gives them back in core. [`unmark`] takes a mark back under the handle
+//! that made it. All read and check a group's bitmap and descriptor before they change either
+//! ([`Bits`]): a read that fails, and blocks that are used or free already, change nothing.
 
 use super::Reserved;
 use super::group::{HeldDesc, initial_block_bitmap, read_block_bitmap, uninit};
@@ -31,6 +31,19 @@ pub(crate) fn take_reserved(txn: &mut Txn<'_>, reserved: &mut Reserved) -> Resul
     // On disk now: dropping `reserved` must not free them in core.
     reserved.used(len);
     Ok(())
+}
+
+/// Clears the bits of blocks that were marked under the same handle and that nothing refers to. The
+/// blocks are reserved in core, as before they were marked. Costs no credit.
+///
+/// # Errors
+/// A block that is free already; the device's. Nothing is changed.
+pub(crate) fn unmark(txn: &mut Txn<'_>, start: u64, len: u32) -> Result<Reserved> {
+    let store = txn.store();
+    let (group, bits) = locate(store, start, len)?;
+    let _state = store.alloc.lock_group(group);
+    Bits::read(store, group, bits, false)?.change(txn)?;
+    Ok(Reserved::again(store, start, len))
 }
 
 /// Frees blocks of one group on disk, under the handle of `txn`. They can be allocated again after

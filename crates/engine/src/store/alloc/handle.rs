@@ -1,6 +1,6 @@
 //! Allocation under a handle.
 
-use super::{Reserved, free_blocks, reserve, reserve_claimed, take_reserved};
+use super::{Reach, Reserved, free_blocks, reserve, reserve_claimed, take_reserved, unmark};
 use crate::error::Result;
 use crate::store::txn::{BlockKind, Txn};
 
@@ -10,22 +10,43 @@ impl Txn<'_> {
     /// # Errors
     /// [`Error::NoSpace`], with nothing changed.
     pub(crate) fn alloc_meta(&mut self, goal: u64) -> Result<u64> {
-        Ok(self.alloc_run(goal, 1)?.0)
+        Ok(self.alloc_run(goal, 1, Reach::Volume)?.0)
     }
 
     /// Takes 1..=`want` contiguous blocks near `goal` and marks them on disk.
     ///
     /// # Errors
     /// [`Error::NoSpace`], with nothing changed.
-    pub(crate) fn alloc_run(&mut self, goal: u64, want: u32) -> Result<(u64, u32)> {
-        let store = self.store();
-        let mut reserved = match self.claim_mut().filter(|c| c.blocks() > 0) {
-            Some(claim) => reserve_claimed(store, goal, want, claim)?,
-            None => reserve(store, goal, want)?,
-        };
+    pub(crate) fn alloc_run(&mut self, goal: u64, want: u32, reach: Reach) -> Result<(u64, u32)> {
+        let mut reserved = self.reserve_run(goal, want, reach)?;
         let run = (reserved.start(), reserved.len());
         self.take_reserved(&mut reserved)?;
         Ok(run)
+    }
+
+    /// Takes 1..=`want` contiguous blocks near `goal` in core, of the claim while it has any.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], with nothing changed.
+    pub(crate) fn reserve_run(&mut self, goal: u64, want: u32, reach: Reach) -> Result<Reserved> {
+        let store = self.store();
+        match self.claim_mut().filter(|c| c.blocks() > 0) {
+            Some(claim) => reserve_claimed(store, goal, want, reach, claim),
+            None => reserve(store, goal, want, reach),
+        }
+    }
+
+    /// Gives back blocks that were taken under this handle and that nothing refers to: to the
+    /// claim, if the handle has one.
+    ///
+    /// # Errors
+    /// A block that is free already; the device's. Nothing is changed.
+    pub(crate) fn put_back(&mut self, start: u64, len: u32) -> Result<()> {
+        let run = unmark(self, start, len)?;
+        if let Some(claim) = self.claim_mut() {
+            run.put_into(claim);
+        }
+        Ok(())
     }
 
     /// Marks reserved blocks as used on disk, and leaves `reserved` empty.

@@ -23,12 +23,13 @@ mod table;
 mod tests;
 mod trim;
 
-pub(crate) use blocks::{HeldForFree, free_blocks, free_system_block, hold_for_free, take_reserved};
+pub(crate) use blocks::{HeldForFree, free_blocks, free_system_block, hold_for_free, take_reserved, unmark};
 pub(crate) use group::{Group, free_runs, read_desc};
 pub(crate) use inodes::{InodeHint, alloc_inode, free_inode, hold_inode, used_inodes};
 pub(crate) use prealloc::{FileAlloc, Spot, reserve_at};
 pub(crate) use reserve::{
-    Reserved, await_frees, claim, claim_for_map, keeping_reserved, keeps_reserved, reserve, reserve_claimed,
+    LOW_BLOCKS, Reach, Reserved, await_frees, claim, claim_for_map, keeping_reserved, keeps_reserved,
+    reserve, reserve_claimed,
 };
 pub(crate) use trim::{discard_freed, trim};
 
@@ -104,6 +105,9 @@ pub(crate) struct Alloc {
     inodes_taken: Counter,
     /// The groups that may have a free inode.
     inodes: Orders,
+    /// Where the blocks of [`Reach::Low`] end.
+    #[cfg(test)]
+    low_blocks: AtomicU64,
 }
 
 impl Alloc {
@@ -124,6 +128,8 @@ impl Alloc {
             inodes_freed: Counter::new(),
             inodes_taken: Counter::new(),
             inodes: Orders::new(searched, 1),
+            #[cfg(test)]
+            low_blocks: AtomicU64::new(LOW_BLOCKS),
         };
         free.without_blocks.iter().for_each(|groups| alloc.orders.hide(groups.clone()));
         free.without_inodes.iter().for_each(|groups| alloc.inodes.hide(groups.clone()));
@@ -174,6 +180,24 @@ impl Alloc {
     #[cfg(test)]
     fn set_free_blocks(&self, blocks: u64) {
         self.space.set_available(blocks);
+    }
+
+    /// Moves the end of the blocks of [`Reach::Low`].
+    #[cfg(test)]
+    pub(crate) fn set_low_blocks(&self, blocks: u64) {
+        self.low_blocks.store(blocks, Relaxed);
+    }
+
+    /// Returns where the blocks of [`Reach::Low`] end.
+    #[cfg(test)]
+    fn low_blocks(&self) -> u64 {
+        self.low_blocks.load(Relaxed)
+    }
+
+    /// Returns where the blocks of [`Reach::Low`] end.
+    #[cfg(not(test))]
+    fn low_blocks(&self) -> u64 {
+        LOW_BLOCKS
     }
 
     fn group(&self, group: u32) -> Option<&Mutex<Group>> {

@@ -9,7 +9,7 @@
 //! never discards the windows of all files.
 
 use super::Reserved;
-use super::reserve::{Goal, available, or_discard, take_claimed, take_free};
+use super::reserve::{Goal, Reach, available, or_discard, take_claimed, take_free};
 use crate::error::{Error, Result};
 use crate::store::Store;
 use crate::store::space::Claim;
@@ -85,6 +85,8 @@ pub(crate) struct Spot {
     pub(crate) goal: Option<u64>,
     /// Logical blocks that the file has or will have.
     pub(crate) size: u32,
+    /// The blocks that the file's map can number.
+    pub(crate) reach: Reach,
 }
 
 impl FileAlloc {
@@ -210,8 +212,8 @@ pub(crate) fn reserve_at(
     }
     let goal = goal_for(store, spot, spot.lblk, None)?;
     match promised {
-        Some(claim) => take_claimed(store, goal, want, claim),
-        None => or_discard(store, || take_free(store, goal, want)),
+        Some(claim) => or_discard(store, || take_claimed(store, goal, want, spot.reach, claim)),
+        None => or_discard(store, || take_free(store, goal, want, spot.reach)),
     }
 }
 
@@ -242,7 +244,7 @@ fn from_window(store: &Store, file: &FileAlloc, spot: &Spot, want: u32) -> Resul
     let window = pieces.clip(window, lblk);
     let want = want.min(window.end - lblk);
     let goal = goal_for(store, spot, window.start, pieces.near(lblk, &spot.hole))?;
-    let mut run = match take_free(store, goal, window.len() as u32) {
+    let mut run = match take_free(store, goal, window.len() as u32, spot.reach) {
         Err(Error::NoSpace) => return Ok(None),
         run => run?,
     };

@@ -14,8 +14,34 @@ use crate::store::Store;
 use crate::store::space::{Claim, Space};
 use lanefs_sync::atomic::Ordering::Acquire;
 use std::cell::Cell;
+use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Where the blocks end that 32 bits can number.
+pub(crate) const LOW_BLOCKS: u64 = 1 << 32;
+
+/// The blocks that an allocation may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Those of all groups.
+    Volume,
+    /// Those of the groups below [`LOW_BLOCKS`]: a map without extents can number no others.
+    Low,
+}
+
+impl Reach {
+    /// Returns the group where it ends.
+    fn end(self, store: &Store) -> u32 {
+        let (layout, low) = (store.layout(), store.alloc.low_blocks());
+        if self == Self::Volume || layout.blocks_count() <= low {
+            return u32::MAX;
+        }
+        let whole = low.saturating_sub(layout.first_data_block()) / u64::from(layout.blocks_per_group());
+        // At least the group of the superblock, whose blocks all volumes have.
+        u32::try_from(whole).unwrap_or(u32::MAX).max(1)
+    }
+}
 
 /// How many bitmaps a search reads for a longer run, before it accepts a shorter run of a group
 /// whose bitmap is known.
@@ -60,6 +86,19 @@ impl Reserved {
         self.len -= used;
         self.alloc.space.used(used.into());
     }
+
+    /// Returns the run of blocks whose marks on disk were taken back. They are busy in core still.
+    pub(super) fn again(store: &Store, start: u64, len: u32) -> Self {
+        store.alloc.space.unused(len.into());
+        Self { alloc: Arc::clone(&store.alloc), start, len }
+    }
+
+    /// Frees the blocks in core, and adds as many to `claim`.
+    pub(super) fn put_into(mut self, claim: &mut Claim) {
+        let len = u64::from(mem::take(&mut self.len));
+        self.alloc.release(self.start, len);
+        claim.unhold(len);
+    }
 }
 
 impl Drop for Reserved {
@@ -88,21 +127,28 @@ pub(crate) fn claim_for_map(store: &Store, blocks: u64) -> Result<Claim> {
 }
 
 /// Takes 1..=`want` contiguous blocks in core: at `goal`, else a run of `want` near it, else
-/// anywhere. If no run is so long, takes the longest there is, down to single blocks.
+/// anywhere within `reach`. If no run is so long, takes the longest there is, down to single
+/// blocks.
 ///
 /// # Errors
 /// [`Error::NoSpace`]: damaged groups count as full.
-pub(crate) fn reserve(store: &Store, goal: u64, want: u32) -> Result<Reserved> {
-    or_discard(store, || take_free(store, Goal::at(store, goal), want))
+pub(crate) fn reserve(store: &Store, goal: u64, want: u32, reach: Reach) -> Result<Reserved> {
+    or_discard(store, || take_free(store, Goal::at(store, goal), want, reach))
 }
 
 /// Takes blocks as [`reserve`] does, but of a claim: it succeeds while the claim has any.
 ///
 /// # Errors
-/// [`Error::NoSpace`] if nothing is left of the claim, or if the volume's count of free blocks was
-/// wrong.
-pub(crate) fn reserve_claimed(store: &Store, goal: u64, want: u32, claim: &mut Claim) -> Result<Reserved> {
-    take_claimed(store, Goal::at(store, goal), want, claim)
+/// [`Error::NoSpace`] if nothing is left of the claim, if the volume's count of free blocks was
+/// wrong, or if all that is left lies beyond `reach`.
+pub(crate) fn reserve_claimed(
+    store: &Store,
+    goal: u64,
+    want: u32,
+    reach: Reach,
+    claim: &mut Claim,
+) -> Result<Reserved> {
+    or_discard(store, || take_claimed(store, Goal::at(store, goal), want, reach, claim))
 }
 
 /// Waits until freed blocks can be allocated again, if there are any. Returns whether to try again
@@ -190,29 +236,43 @@ impl Goal {
 }
 
 /// Takes available blocks.
-pub(super) fn take_free(store: &Store, goal: Goal, want: u32) -> Result<Reserved> {
+pub(super) fn take_free(store: &Store, goal: Goal, want: u32, reach: Reach) -> Result<Reserved> {
     let want = u64::from(want.max(1)).min(available(store)) as u32;
-    search(store, goal, want, &mut |n| store.alloc.space.hold(n, keep(store)))
+    search(store, goal, want, reach, &mut |n| store.alloc.space.hold(n, keep(store)))
 }
 
 /// Takes claimed blocks.
-pub(super) fn take_claimed(store: &Store, goal: Goal, want: u32, claim: &mut Claim) -> Result<Reserved> {
+pub(super) fn take_claimed(
+    store: &Store,
+    goal: Goal,
+    want: u32,
+    reach: Reach,
+    claim: &mut Claim,
+) -> Result<Reserved> {
     let want = u64::from(want.max(1)).min(claim.blocks()) as u32;
-    search(store, goal, want, &mut |n| claim.hold(n))
+    search(store, goal, want, reach, &mut |n| claim.hold(n))
 }
 
 /// Finds a run and takes as much of it as `hold` permits.
-fn search(store: &Store, goal: Goal, want: u32, hold: &mut dyn FnMut(u64) -> u64) -> Result<Reserved> {
+fn search(
+    store: &Store,
+    goal: Goal,
+    want: u32,
+    reach: Reach,
+    hold: &mut dyn FnMut(u64) -> u64,
+) -> Result<Reserved> {
     if want == 0 {
         return Err(Error::NoSpace);
     }
     let _timer = store.counters.reserve.start();
     let want = want.min(store.layout().blocks_per_group().min(32768));
+    let end = reach.end(store);
     let (home, bit) = match goal {
-        Goal::At(group, bit) => (group, Some(bit)),
-        Goal::Group(group) => (group, None),
+        Goal::At(group, bit) if group < end => (group, Some(bit)),
+        // Goals beyond the reach are spread over it.
+        Goal::At(group, _) | Goal::Group(group) => (group % end, None),
     };
-    let mut search = Search { store, want, home, bit, hold, loads: 0 };
+    let mut search = Search { store, want, home, bit, end, hold, loads: 0 };
     if let Some(run) = search.at_goal()? {
         return Ok(run);
     }
@@ -237,6 +297,8 @@ struct Search<'s, 'f> {
     want: u32,
     home: u32,
     bit: Option<u32>,
+    /// The group where the reach ends.
+    end: u32,
     hold: &'s mut dyn FnMut(u64) -> u64,
     /// Bitmaps that this search has read.
     loads: u32,
@@ -256,11 +318,11 @@ impl Search<'_, '_> {
     }
 
     /// Takes a run that includes an aligned run of `order`, from the home group on and around the
-    /// end. First tries only groups whose mutex is free.
+    /// end of the reach. First tries only groups whose mutex is free.
     fn of_order(&mut self, order: u32) -> Result<Option<Reserved>> {
         for patient in [false, true] {
             let mut skipped = false;
-            for (mut at, to) in [(self.home, u32::MAX), (0, self.home)] {
+            for (mut at, to) in [(self.home, self.end), (0, self.home)] {
                 while let Some(group) = self.store.alloc.orders.next(order, at, to) {
                     at = group + 1;
                     let state = match patient {

@@ -4,6 +4,7 @@
 use super::*;
 use crate::error::Error;
 use crate::fs::{Fs, OpenOptions};
+use crate::store::space::Claim;
 use crate::store::txn::{BlockKind, Txn};
 use lanefs_device::{BlockDevice, MemDevice};
 use rand::rngs::StdRng;
@@ -25,6 +26,14 @@ fn volume(mib: usize) -> Arc<Fs> {
 /// Without a timer: freed blocks become available when a test commits.
 fn open(device: Arc<MemDevice>) -> Arc<Fs> {
     Fs::open(device, OpenOptions::new().write(true).commit_interval(Duration::ZERO)).unwrap()
+}
+
+fn reserve(fs: &Fs, goal: u64, want: u32) -> Result<Reserved> {
+    super::reserve(fs, goal, want, Reach::Volume)
+}
+
+fn reserve_claimed(fs: &Fs, goal: u64, want: u32, promise: &mut Claim) -> Result<Reserved> {
+    super::reserve_claimed(fs, goal, want, Reach::Volume, promise)
 }
 
 /// Returns the free blocks of all groups in core.
@@ -242,7 +251,7 @@ fn a_busy_group_is_passed_by_unless_it_is_the_last() {
             locked.wait();
         });
         locked.wait();
-        let run = reserve::take_free(&fs, reserve::Goal::Group(1), 8).unwrap();
+        let run = reserve::take_free(&fs, reserve::Goal::Group(1), 8, Reach::Volume).unwrap();
         locked.wait();
         assert_ne!(fs.layout().group_of_block(run.start()).unwrap().0, 1);
     });
@@ -259,7 +268,7 @@ fn a_busy_group_is_passed_by_unless_it_is_the_last() {
             std::thread::sleep(Duration::from_millis(50));
         });
         locked.wait();
-        let run = reserve::take_free(&fs, reserve::Goal::Group(0), 8).unwrap();
+        let run = reserve::take_free(&fs, reserve::Goal::Group(0), 8, Reach::Volume).unwrap();
         assert_eq!(fs.layout().group_of_block(run.start()).unwrap().0, 1);
     });
 }
@@ -287,7 +296,7 @@ fn freed_blocks_come_back_with_the_commit() {
     let fs = volume(16);
     assert!(!await_frees(&fs).unwrap());
     let all = fs.alloc.free_blocks();
-    let (start, len) = fs.transact(20, |txn| txn.alloc_run(3000, 500)).unwrap();
+    let (start, len) = fs.transact(20, |txn| txn.alloc_run(3000, 500, Reach::Volume)).unwrap();
     fs.journal.sync().unwrap();
     fs.transact(20, |txn| txn.free(start, len, BlockKind::Data)).unwrap();
     assert_eq!(fs.alloc.free_blocks(), all - 500);
@@ -305,7 +314,7 @@ fn what_comes_back_meanwhile_is_tried_again() {
     let mut given_back = Some(claim(&fs, 500).unwrap());
     fs.with_room(|| given_back.take().map_or(Ok(()), |_| Err(Error::NoSpace))).unwrap();
 
-    let (start, len) = fs.transact(20, |txn| txn.alloc_run(3000, 500)).unwrap();
+    let (start, len) = fs.transact(20, |txn| txn.alloc_run(3000, 500, Reach::Volume)).unwrap();
     fs.transact(20, |txn| txn.free(start, len, BlockKind::Data)).unwrap();
     let mut freed = Some(());
     let commit = |()| fs.journal.sync().map_err(Error::from).and(Err(Error::NoSpace));
@@ -329,6 +338,38 @@ fn a_volume_that_lies_about_its_free_blocks() {
     assert!(matches!(e, Error::NoSpace) && blocks(&runs) == all);
 }
 
+/// A map without extents has numbers of 32 bits. The bound is lowered here, to the start of the
+/// fourth of eight groups.
+#[test]
+fn low_blocks_are_those_below_the_bound() {
+    let fs = volume(64);
+    let end = fs.layout().group_first_block(3).unwrap();
+    fs.alloc.set_low_blocks(end + 100);
+    let goal = fs.layout().group_first_block(6).unwrap() + 4000;
+    let mut promise = claim(&fs, 100).unwrap();
+    let mut runs = vec![super::reserve_claimed(&fs, goal, 100, Reach::Low, &mut promise).unwrap()];
+    let (file, hole, reach) = (FileAlloc::new(), 0..u32::MAX, Reach::Low);
+    let spot = Spot { ino: 12, lblk: 0, want: 8, hole, goal: Some(goal), size: 2000, reach };
+    runs.push(reserve_at(&fs, &file, &spot, None).unwrap());
+    assert!(file.blocks() > 0);
+    while let Ok(run) = super::reserve(&fs, goal, 1 << 15, Reach::Low) {
+        runs.push(run);
+    }
+    assert!(runs.iter().all(|run| run.start() + u64::from(run.len()) <= end));
+    let left = |group| {
+        let mut state = fs.alloc.lock_group(group).unwrap();
+        state.load(&fs, group).unwrap();
+        u64::from(state.free())
+    };
+    assert_eq!((0..3).map(left).sum::<u64>(), 0);
+    // Those above are promised, but not to be had; the promise stays.
+    let mut promise = claim(&fs, 10).unwrap();
+    let none = super::reserve_claimed(&fs, goal, 10, Reach::Low, &mut promise);
+    assert!(matches!(none, Err(Error::NoSpace)), "{none:?}");
+    assert_eq!(promise.blocks(), 10);
+    assert!(reserve(&fs, 0, 10).unwrap().start() >= end);
+}
+
 /// Returns the 16 KiB pieces of a file, in a random order.
 fn scattered(rng: &mut StdRng, file: u32) -> Vec<u32> {
     let mut places: Vec<u32> = (0..file / 16).map(|i| i * 16).collect();
@@ -344,7 +385,8 @@ impl Holes {
         let at = lblk as usize;
         let start = self.0[..at].iter().rposition(|m| *m).map_or(0, |i| i + 1) as u32;
         let end = self.0[at..].iter().position(|m| *m).map_or(self.0.len(), |i| at + i) as u32;
-        Spot { ino, lblk, want, hole: start..end, goal: None, size: self.0.len() as u32 }
+        let size = self.0.len() as u32;
+        Spot { ino, lblk, want, hole: start..end, goal: None, size, reach: Reach::Volume }
     }
 
     fn fill(&mut self, range: Range<u32>) {
@@ -457,7 +499,8 @@ fn files_that_grow_keep_apart_and_small_ones_lie_together() {
     for lblk in 0..2000 {
         for (file, runs) in files.iter().zip(&mut runs) {
             let goal = runs.last().map(|(_, r): &(u32, Reserved)| r.start() + 1);
-            let spot = Spot { ino: 12, lblk, want: 1, hole: lblk..u32::MAX, goal, size: lblk + 1 };
+            let (hole, size, reach) = (lblk..u32::MAX, lblk + 1, Reach::Volume);
+            let spot = Spot { ino: 12, lblk, want: 1, hole, goal, size, reach };
             runs.push((lblk, reserve_at(&fs, file, &spot, None).unwrap()));
         }
     }
@@ -468,7 +511,8 @@ fn files_that_grow_keep_apart_and_small_ones_lie_together() {
     assert!(files.iter().all(|f| f.blocks() > 0));
     let small: Vec<Reserved> = (0..50)
         .map(|_| {
-            let spot = Spot { ino: 12, lblk: 0, want: 7, hole: 0..u32::MAX, goal: None, size: 7 };
+            let (hole, reach) = (0..u32::MAX, Reach::Volume);
+            let spot = Spot { ino: 12, lblk: 0, want: 7, hole, goal: None, size: 7, reach };
             reserve_at(&fs, &FileAlloc::new(), &spot, None).unwrap()
         })
         .collect();
@@ -480,7 +524,10 @@ fn files_that_grow_keep_apart_and_small_ones_lie_together() {
 fn a_piece_in_the_way_and_the_ends_of_the_file() {
     let fs = volume(128);
     let file = FileAlloc::new();
-    let spot = |lblk, want, hole: Range<u32>, size| Spot { ino: 12, lblk, want, hole, goal: None, size };
+    let spot = |lblk, want, hole: Range<u32>, size| {
+        let reach = Reach::Volume;
+        Spot { ino: 12, lblk, want, hole, goal: None, size, reach }
+    };
     // A window in the middle, then one before it that may not reach into it.
     let spot_mid = Spot { goal: Some(13_000), ..spot(5000, 8, 4900..5100, 6000) };
     let mid = reserve_at(&fs, &file, &spot_mid, None).unwrap();
@@ -575,7 +622,7 @@ fn damaged(blocks: bool) -> (Arc<MemDevice>, u32) {
     let fs = open(Arc::clone(&device));
     // So that none of its bitmaps is one that was never written.
     let in_group = fs.layout().group_first_block(2).unwrap() + 5000;
-    fs.transact(20, |txn| txn.alloc_run(in_group, 1)).unwrap();
+    fs.transact(20, |txn| txn.alloc_run(in_group, 1, Reach::Volume)).unwrap();
     let alloc = |txn: &mut Txn<'_>| Ok(alloc_inode(txn, InodeHint::TopDir { spread: 2 })?.0);
     while fs.layout().inode_slot(fs.transact(20, alloc).unwrap()).unwrap().group != 2 {}
     fs.close().unwrap();
@@ -675,7 +722,7 @@ fn groups_that_were_full_at_the_open_are_passed_by_until_a_block_is_free() {
     lanefs_mkfs::format(&*device, &options).unwrap();
     let fs = open(Arc::clone(&device));
     let mut taken = Vec::new();
-    while let Ok(run) = fs.transact(20, |txn| txn.alloc_run(0, 1 << 12)) {
+    while let Ok(run) = fs.transact(20, |txn| txn.alloc_run(0, 1 << 12, Reach::Volume)) {
         taken.push(run);
     }
     fs.close().unwrap();

@@ -47,7 +47,7 @@ impl<'a> Dir<'a> {
     ///
     /// # Errors
     /// [`Error::NotSupported`] for features that lanefs does not read; an i_size that no directory
-    /// has.
+    /// has, or none on this volume.
     pub(super) fn new(store: &'a Store, inode: &'a Inode) -> Result<Self> {
         Self::check_supported(inode)?;
         let block_size = store.block_size;
@@ -57,6 +57,11 @@ impl<'a> Dir<'a> {
             return Err(DirError::Size { ino: inode.ino, size, block_size, max }.into());
         }
         let blocks = (size / u64::from(block_size)) as u32;
+        // A directory has no holes.
+        let bound = store.layout().blocks_count();
+        if u64::from(blocks) > bound {
+            return Err(DirError::Blocks { ino: inode.ino, blocks, bound }.into());
+        }
         let seed = inode.seed(&store.checksummer);
         Ok(Self { store, inode, blocks, seed })
     }

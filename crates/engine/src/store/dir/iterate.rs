@@ -15,6 +15,7 @@
 use super::block::Dir;
 use super::htree::IndexPath;
 use super::is_gone;
+use super::walk::Walk;
 use crate::error::{DirError, Result};
 use crate::store::Store;
 use lanefs_format::dirent::{Dirent, entries};
@@ -38,6 +39,9 @@ pub(crate) struct ListedEntry<'a> {
 /// Positions of the dots in hash order; all other names come behind.
 const DOT: u64 = 0;
 const DOTDOT: u64 = 1;
+
+/// Names of one hash that a listing keeps in memory. No honest directory has nearly as many.
+const MAX_WAITING: usize = if cfg!(test) { 500 } else { 1 << 17 };
 
 type Each<'a> = dyn FnMut(ListedEntry<'_>) -> ControlFlow<()> + 'a;
 
@@ -71,8 +75,9 @@ pub(crate) fn is_empty(store: &Store, inode: &Inode) -> Result<bool> {
         return Ok(true);
     }
     let dir = Dir::new(store, inode)?;
-    let names_in = |lblk, skip| -> Result<bool> {
-        let buffer = dir.leaf(lblk)?;
+    let mut walk = Walk::new(&dir);
+    let mut names_in = |lblk, skip| -> Result<bool> {
+        let buffer = walk.enter(lblk, dir.leaf(lblk)?)?;
         let bytes = buffer.read();
         Ok(entries(&bytes, dir.layout()).skip(skip).flatten().any(|e| e.inode != 0))
     };
@@ -115,9 +120,10 @@ fn check_dots(dir: &Dir<'_>) -> Result<()> {
 fn by_offset(dir: &Dir<'_>, cookie: u64, each: &mut Each<'_>) -> Result<ControlFlow<()>> {
     let block_size = dir.layout().block_size as u64;
     let first = u32::try_from(cookie / block_size).unwrap_or(u32::MAX);
+    let mut walk = Walk::new(dir);
     for lblk in first..dir.blocks {
         let base = u64::from(lblk) * block_size;
-        let copy = dir.listed_leaf(lblk)?.read().to_vec();
+        let copy = walk.enter(lblk, dir.listed_leaf(lblk)?)?.read().to_vec();
         // From the block's start: another entry may have grown over the place of the cookie.
         for entry in entries(&copy, dir.layout()).flatten() {
             if entry.inode == 0 || base + (entry.offset as u64) < cookie {
@@ -159,24 +165,43 @@ fn by_index(dir: &Dir<'_>, cookie: u64, each: &mut Each<'_>) -> Result<ControlFl
         batch.push_at(&Dirent { offset: 0, inode: ino, rec_len: 0, file_type, name }, position);
     }
     let mut path = IndexPath::to(dir, root, info, batch.hash_of(cookie))?;
+    let mut walk = Walk::new(dir);
     loop {
-        let copy = dir.listed_leaf_by_hash(path.leaf)?.read().to_vec();
-        for entry in entries(&copy, dir.layout()).flatten().filter(|e| e.inode != 0) {
-            let hash = batch.push(&entry);
-            let (low, high) = (path.low & !1, path.high.unwrap_or(u32::MAX));
-            // A name in the wrong leaf would be listed at a position where lookups never find it.
-            if hash < low || hash >= high {
-                let (ino, lblk, inode) = (dir.inode.ino, path.leaf, entry.inode);
-                return Err(DirError::LeafHash { ino, lblk, inode, hash, low, high }.into());
+        let copy = walk.enter(path.leaf, dir.listed_leaf_by_hash(path.leaf)?)?.read().to_vec();
+        push_leaf(dir, &path, &copy, &mut batch)?;
+        // Names with a hash that continues in the next leaf wait for the rest of them.
+        let continued = path.high.filter(|high| high & 1 != 0);
+        if continued == Some(path.low) {
+            // The leaf has no names of another hash: all of them wait.
+            if batch.items.len() > MAX_WAITING {
+                let (ino, hash) = (dir.inode.ino, path.low & !1);
+                return Err(DirError::EqualHashes { ino, hash, most: MAX_WAITING }.into());
+            }
+        } else {
+            let until = continued.map_or(u64::MAX, |high| position(high & !1, 0));
+            let flow = batch.emit(until, cookie, each);
+            if flow.is_break() {
+                return Ok(flow);
             }
         }
-        // Names with a hash that continues in the next leaf wait for the rest of them.
-        let until = path.high.filter(|high| high & 1 != 0).map_or(u64::MAX, |high| position(high & !1, 0));
-        let flow = batch.emit(until, cookie, each);
-        if flow.is_break() || !path.next(dir)? {
-            return Ok(flow);
+        if !path.next(dir)? {
+            return Ok(ControlFlow::Continue(()));
         }
     }
+}
+
+/// Adds the names of the leaf of `path` to the batch.
+fn push_leaf(dir: &Dir<'_>, path: &IndexPath, bytes: &[u8], batch: &mut Batch) -> Result<()> {
+    let (ino, lblk) = (dir.inode.ino, path.leaf);
+    let (low, high) = (path.low & !1, path.high.unwrap_or(u32::MAX));
+    for entry in entries(bytes, dir.layout()).flatten().filter(|e| e.inode != 0) {
+        let hash = batch.push(&entry);
+        // A name in the wrong leaf would be listed at a position where lookups never find it.
+        if hash < low || hash >= high {
+            return Err(DirError::LeafHash { ino, lblk, inode: entry.inode, hash, low, high }.into());
+        }
+    }
+    Ok(())
 }
 
 /// Returns the first position of names with these hashes.

@@ -1,6 +1,7 @@
 //! Linear directories: every block holds entries, in no order.
 
 use super::block::{Dir, Role, append};
+use super::walk::Walk;
 use super::{Lookup, NewEntry, Slot, find_in_leaf};
 use crate::error::Result;
 use crate::store::txn::Txn;
@@ -9,9 +10,9 @@ use lanefs_format::dirent;
 
 /// Looks for `name` in block after block.
 pub(super) fn find(dir: &Dir<'_>, name: &[u8]) -> Result<Lookup> {
-    let mut room = None;
+    let (mut walk, mut room) = (Walk::new(dir), None);
     for lblk in 0..dir.blocks {
-        if let Some(found) = find_in_leaf(dir, lblk, name, &mut room)? {
+        if let Some(found) = find_in_leaf(&mut walk, lblk, name, &mut room)? {
             return Ok(Lookup::Found(found));
         }
     }

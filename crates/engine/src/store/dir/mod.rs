@@ -13,6 +13,8 @@
 //!   lock under which they were made is held and the directory has not changed since.
 //! - No thread locks a buffer while it holds the lock of another: in a hostile index that names one
 //!   block twice, it would wait for itself.
+//! - An index or a map may lead to one block over and over: a loop over leaves reads them in a
+//!   [`Walk`], which refuses that.
 
 mod block;
 mod htree;
@@ -20,6 +22,7 @@ mod iterate;
 mod leaf;
 mod linear;
 mod params;
+mod walk;
 
 pub(crate) use iterate::{ListedEntry, is_empty, read_dir};
 pub(crate) use params::DirParams;
@@ -34,6 +37,7 @@ use lanefs_format::htree::{self as format_htree, DxKind};
 use lanefs_format::{FileType, Inode};
 use lanefs_journal::Buffer;
 use leaf::Hit;
+use walk::Walk;
 
 /// Blocks that [`remove`] and [`replace`] change at most.
 pub(crate) const CREDITS_REMOVE: u32 = 1;
@@ -259,14 +263,16 @@ impl<'a> NewEntry<'a> {
     }
 }
 
-/// Looks up `name` in one leaf. If `room` is `None`, sets it to the first place for the name.
+/// Looks up `name` in the next leaf of a walk. If `room` is `None`, sets it to the first place for
+/// the name.
 fn find_in_leaf(
-    dir: &Dir<'_>,
+    walk: &mut Walk<'_>,
     lblk: u32,
     name: &[u8],
     room: &mut Option<(Buffer, usize)>,
 ) -> Result<Option<FoundEntry>> {
-    let buffer = dir.leaf(lblk)?;
+    let dir = walk.dir;
+    let buffer = walk.enter(lblk, dir.leaf(lblk)?)?;
     let scan = dir.scan(lblk, &buffer, name)?;
     if let Some(hit) = scan.hit {
         return Ok(Some(FoundEntry { ino: hit.inode, buffer, role: Role::Leaf, hit }));

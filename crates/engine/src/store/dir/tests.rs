@@ -391,6 +391,9 @@ fn directories_that_cannot_be_are_refused() {
         let error = errors(&Inode { size, ..good.clone() });
         assert!(matches!(error, Error::Dir(DirError::Size { size: s, .. }) if s == size), "{error}");
     }
+    // More blocks than the volume has.
+    let error = errors(&Inode { size: 0xffff_fc00, ..good.clone() });
+    assert!(matches!(error, Error::Dir(DirError::Blocks { blocks: 0x3f_ffff, bound: 8192, .. })), "{error}");
     let error = find(fs, &Inode { size: 2048, ..good.clone() }, b"a name").unwrap_err();
     assert!(matches!(error, Error::Dir(DirError::Hole { lblk: 1, .. })), "{error}");
     // Removed while it is open: it has no names, and accepts none.

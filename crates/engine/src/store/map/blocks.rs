@@ -5,7 +5,7 @@
 
 use crate::error::Result;
 use crate::store::Store;
-use crate::store::alloc;
+use crate::store::alloc::{self, Reach};
 use crate::store::txn::{BlockKind, Mark, Txn};
 use std::ops::Range;
 
@@ -56,8 +56,12 @@ pub(crate) trait ChangeBlocks: ReadBlocks {
         f: impl FnOnce(&mut [u8]) -> Result<()>,
     ) -> Result<()>;
 
-    /// Takes one free block near `goal`.
-    fn alloc(&mut self, goal: u64) -> Result<u64>;
+    /// Takes one free block near `goal`, within `reach`.
+    fn alloc(&mut self, goal: u64, reach: Reach) -> Result<u64>;
+
+    /// Gives back a block that [`alloc`](Self::alloc) took in this transaction and that nothing
+    /// refers to.
+    fn put_back(&mut self, block: u64) -> Result<()>;
 
     /// Frees blocks, all of one group.
     fn free(&mut self, start: u64, len: u32, kind: BlockKind) -> Result<()>;
@@ -150,8 +154,12 @@ impl ChangeBlocks for Txn<'_> {
         Ok(())
     }
 
-    fn alloc(&mut self, goal: u64) -> Result<u64> {
-        self.alloc_meta(goal)
+    fn alloc(&mut self, goal: u64, reach: Reach) -> Result<u64> {
+        Ok(self.alloc_run(goal, 1, reach)?.0)
+    }
+
+    fn put_back(&mut self, block: u64) -> Result<()> {
+        Txn::put_back(self, block, 1)
     }
 
     fn free(&mut self, start: u64, len: u32, kind: BlockKind) -> Result<()> {

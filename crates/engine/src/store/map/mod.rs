@@ -17,7 +17,8 @@ pub(crate) use blocks::{ChangeBlocks, ReadBlocks};
 
 use crate::error::{Corrupt, Error, Result};
 use crate::store::Store;
-use crate::store::txn::{BlockKind, Mark, Txn};
+use crate::store::alloc::{self, Reach, Reserved};
+use crate::store::txn::{BlockKind, Txn};
 use extent::{Owner, Tree};
 use indirect::Table;
 use lanefs_format::extent::{Extent, MAX_BLOCKS, MAX_UNWRITTEN_LEN, ROOT_SIZE, empty_root, max_entries};
@@ -242,24 +243,31 @@ fn no_shift() -> Error {
 /// [`Error::NoSpace`] without blocks for the map: nothing is changed; [`Error::FileTooBig`].
 pub(crate) fn alloc_append(txn: &mut Txn<'_>, inode: &mut Inode, lblk: u32) -> Result<u64> {
     let goal = goal(txn.store(), inode, lblk)?;
-    let before = txn.mark();
-    let block = txn.alloc_meta(goal)?;
-    let new = Extent { ee_block: lblk, len: 1, unwritten: false, ee_start: block };
-    insert_or_free(txn, inode, new, before)?;
+    let mut reserved = txn.reserve_run(goal, 1, reach(inode))?;
+    let block = reserved.start();
+    insert_reserved(txn, inode, lblk, &mut reserved, false)?;
     Ok(block)
 }
 
-/// Maps a hole as [`insert`] does, to blocks that were marked in the bitmap since `before`. Frees
-/// them again if that fails.
+/// Maps a hole as [`insert`] does, to the blocks of `reserved`, which it marks in the bitmap and
+/// leaves empty. If it fails, the blocks stay reserved.
 ///
 /// # Errors
-/// The errors of [`insert`], with nothing changed since `before`, unless it failed in the middle of
-/// a change of the map.
-pub(crate) fn insert_or_free(txn: &mut Txn<'_>, inode: &mut Inode, new: Extent, before: Mark) -> Result<()> {
+/// The errors of [`insert`], and those of marking the blocks: nothing is changed, unless it failed
+/// in the middle of a change of the map.
+pub(crate) fn insert_reserved(
+    txn: &mut Txn<'_>,
+    inode: &mut Inode,
+    lblk: u32,
+    reserved: &mut Reserved,
+    unwritten: bool,
+) -> Result<()> {
+    let (len, ee_start, before) = (reserved.len(), reserved.start(), txn.mark());
+    txn.take_reserved(reserved)?;
     let taken = txn.mark();
-    let inserted = insert(txn, inode, new);
+    let inserted = insert(txn, inode, Extent { ee_block: lblk, len, unwritten, ee_start });
     if inserted.is_err() && txn.mark() == taken {
-        txn.free(new.ee_start, new.len, BlockKind::Data)?;
+        *reserved = alloc::unmark(txn, ee_start, len)?;
         txn.undone(before);
     }
     inserted
@@ -407,6 +415,11 @@ pub(crate) fn tree_width(store: &Store, inode: &Inode) -> Option<TreeWidth> {
     let root = u64::from(u16::from_le_bytes([inode.i_block[2], inode.i_block[3]]));
     let each = u64::from(max_entries(store.block_size as usize));
     has_extents(inode).then(|| TreeWidth { levels: depth(inode).into(), root, each, added: 0 })
+}
+
+/// Returns the blocks that the map can number.
+pub(crate) fn reach(inode: &Inode) -> Reach {
+    if has_extents(inode) { Reach::Volume } else { Reach::Low }
 }
 
 /// Returns whether the map is an extent tree.

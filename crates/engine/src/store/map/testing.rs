@@ -2,6 +2,7 @@
 
 use super::{ChangeBlocks, ReadBlocks};
 use crate::error::{Error, Result};
+use crate::store::alloc::Reach;
 use crate::store::txn::{BlockKind, Mark};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -102,7 +103,7 @@ impl ChangeBlocks for Mem {
         f(self.nodes.entry(block).or_insert_with(|| vec![0; self.block_size]))
     }
 
-    fn alloc(&mut self, _: u64) -> Result<u64> {
+    fn alloc(&mut self, _: u64, _: Reach) -> Result<u64> {
         if self.space == 0 {
             return Err(Error::NoSpace);
         }
@@ -113,6 +114,10 @@ impl ChangeBlocks for Mem {
         self.touch_group(block);
         assert!(self.used.insert(block));
         Ok(block)
+    }
+
+    fn put_back(&mut self, block: u64) -> Result<()> {
+        self.free(block, 1, BlockKind::Data)
     }
 
     fn free(&mut self, start: u64, len: u32, kind: BlockKind) -> Result<()> {
@@ -213,8 +218,12 @@ impl ChangeBlocks for Wild {
         f(self.nodes.get_mut(&block).unwrap())
     }
 
-    fn alloc(&mut self, _: u64) -> Result<u64> {
+    fn alloc(&mut self, _: u64, _: Reach) -> Result<u64> {
         self.taken.ok_or(Error::NoSpace)
+    }
+
+    fn put_back(&mut self, block: u64) -> Result<()> {
+        self.free(block, 1, BlockKind::Data)
     }
 
     fn free(&mut self, start: u64, len: u32, _: BlockKind) -> Result<()> {

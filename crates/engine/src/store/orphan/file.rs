@@ -1,5 +1,6 @@
 //! The orphan file: slots for inode numbers in the blocks of one inode.
 
+use super::check_new;
 use crate::error::{Corrupt, Result};
 use crate::store::map::{self, Mapping};
 use crate::store::txn::Txn;
@@ -8,7 +9,7 @@ use lanefs_format::orphan_file::{self, OrphanFile as Codec};
 use lanefs_journal::Buffer;
 use lanefs_sync::order::{Level, Ordered};
 use lanefs_sync::{Mutex, MutexGuard};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// An orphan file has at most this many blocks, whatever its inode says.
 const MAX_BLOCKS: u32 = 512;
@@ -30,11 +31,25 @@ struct Places {
     /// opened.
     free: Vec<u32>,
     unused: u32,
+    /// Places whose numbers are none of an orphan.
+    broken: Vec<u32>,
+}
+
+/// The orphan file, as far as it can be used.
+#[derive(Debug)]
+pub(super) struct FileRead {
+    pub(super) file: OrphanFile,
+    pub(super) inodes: Vec<u32>,
+    pub(super) broken: Option<Corrupt>,
 }
 
 impl OrphanFile {
-    /// Reads the orphan file of the volume. Returns it with the orphans that it holds.
-    pub(super) fn load(store: &Store, ino: u32) -> Result<(Self, Vec<u32>)> {
+    /// Reads the orphan file of the volume. Returns it with the orphans that it holds and that are
+    /// not `seen` yet, and with the first number that is none of an orphan.
+    ///
+    /// # Errors
+    /// A file that is no orphan file, or is damaged; the device's.
+    pub(super) fn load(store: &Store, ino: u32, seen: &mut HashSet<u32>) -> Result<FileRead> {
         let damaged = |rule| Corrupt::SpecialInode { ino, role: "orphan file", rule };
         let inode = store.read_inode(ino)?;
         if !inode.is_regular() || inode.links_count == 0 {
@@ -53,28 +68,27 @@ impl OrphanFile {
         }
         let per_block = Codec::entries_per_block(store.block_size);
         let file = Self { codec, blocks: blocks.into(), per_block, places: Mutex::default() };
-        let mut found = Vec::new();
-        let mut places = Places { unused: 0, ..Places::default() };
+        let (mut inodes, mut broken) = (Vec::new(), None);
+        let mut places = Places::default();
         for (i, buffer) in file.blocks.iter().enumerate() {
-            for (slot, ino) in orphan_file::entries(&buffer.read()).enumerate() {
+            for (slot, ino) in orphan_file::entries(&buffer.read()).enumerate().filter(|entry| entry.1 != 0) {
                 let place = i as u32 * per_block + slot as u32;
-                if ino != 0 {
-                    if places.of.insert(ino, place).is_some() {
-                        return Err(Corrupt::OrphanList {
-                            ino,
-                            place,
-                            rule: "stands in the orphan file twice",
-                        }
-                        .into());
+                places.free.extend(places.unused..place);
+                places.unused = place + 1;
+                match check_new(store, ino, seen) {
+                    Ok(()) => {
+                        places.of.insert(ino, place);
+                        inodes.push(ino);
                     }
-                    places.free.extend(places.unused..place);
-                    places.unused = place + 1;
-                    found.push(ino);
+                    Err(rule) => {
+                        places.broken.push(place);
+                        broken.get_or_insert(Corrupt::OrphanList { ino, place, rule });
+                    }
                 }
             }
         }
         *file.lock() = places;
-        Ok((file, found))
+        Ok(FileRead { file, inodes, broken })
     }
 
     fn lock(&self) -> Ordered<MutexGuard<'_, Places>> {
@@ -83,6 +97,17 @@ impl OrphanFile {
 
     pub(super) fn is_empty(&self) -> bool {
         self.lock().of.is_empty()
+    }
+
+    /// Clears a place whose number is none of an orphan; `false` if there is none left. One that
+    /// stands there twice would be taken for an orphan when the first has been deleted.
+    pub(super) fn clear_broken(&self, txn: &Txn<'_>) -> Result<bool> {
+        let mut places = self.lock();
+        let Some(&place) = places.broken.last() else { return Ok(false) };
+        self.set(txn, place, 0)?;
+        places.broken.pop();
+        places.free.push(place);
+        Ok(true)
     }
 
     /// Gives `ino` a place; `false` if there is none left.

@@ -17,10 +17,12 @@ mod list;
 pub(crate) use left::{check, load};
 
 use crate::error::Result;
+use crate::store::Store;
 use crate::store::txn::Txn;
 use file::OrphanFile;
 use lanefs_format::Inode;
 use list::{Chain, List};
+use std::collections::HashSet;
 
 /// The orphans, and the place of each on disk.
 #[derive(Debug, Default)]
@@ -39,6 +41,15 @@ impl Orphans {
     pub(crate) fn is_empty(&self) -> bool {
         self.list.is_empty() && self.file.get().is_none_or(OrphanFile::is_empty)
     }
+}
+
+/// Checks that a number which the list or the file has can be an orphan's, and adds it to those
+/// `seen` in either. Returns the rule that it breaks.
+fn check_new(store: &Store, ino: u32, seen: &mut HashSet<u32>) -> std::result::Result<(), &'static str> {
+    if ino < store.first_ino || ino > store.layout().inodes_count() {
+        return Err("is no inode that can be an orphan");
+    }
+    if seen.insert(ino) { Ok(()) } else { Err("is there twice") }
 }
 
 /// Makes `ino` an orphan. The caller writes the inode afterwards under the same handle; costs

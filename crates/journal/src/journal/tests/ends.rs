@@ -149,6 +149,37 @@ fn nothing_is_changed_behind_the_last_commit() {
     assert_eq!(at(&device.inner, 9), if changed.is_some() { 3 } else { 0 }, "a change was lost");
 }
 
+/// A sync that began before the end of a close waits for it, and reports that all is durable.
+#[test]
+fn a_sync_beside_a_close_succeeds() {
+    let (other, asked) = sync_channel(0);
+    let device = Arc::new(MeanwhileDevice { inner: empty_log(1024), meanwhile: Mutex::new(Some(other)) });
+    let journal = Journal::open(device.clone(), options(1024)).unwrap();
+    set(&journal, 7, 1);
+    let tid = thread::scope(|scope| {
+        let close = scope.spawn(|| journal.close());
+        let done = asked.recv().unwrap();
+        let tid = set(&journal, 7, 2);
+        let (last, asked_last) = sync_channel(0);
+        *device.meanwhile.lock() = Some(last);
+        done.send(()).unwrap();
+        // The last commit is durable, and its block is being written home.
+        let done: SyncSender<()> = asked_last.recv().unwrap();
+        let sync = scope.spawn(|| journal.sync());
+        while journal.core.commits.waiters() == 0 {
+            thread::yield_now();
+        }
+        done.send(()).unwrap();
+        sync.join().unwrap().unwrap();
+        close.join().unwrap().unwrap();
+        tid
+    });
+    // A thread that has looked for the transaction before the close, and asks after it.
+    journal.commit(tid).unwrap();
+    assert!(matches!(journal.sync(), Err(JournalError::Closed)));
+    assert_eq!(at(&device.inner, 7), 2);
+}
+
 /// A close waits for an open handle and commits its changes.
 #[test]
 fn a_close_waits_for_open_handles() {

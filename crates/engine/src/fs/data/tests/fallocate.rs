@@ -33,7 +33,7 @@ fn a_file_of_many_extents_is_changed_in_many_handles() {
     }
     model.truncate((N * 2 - 1) * BLOCK);
     let blocks = |range: std::ops::Range<usize>| range.start * BLOCK..range.end * BLOCK;
-    let before = fs.journal.stats().restarts;
+    let before = fs.journal.stats().handles;
     apply(&node, &mut model, FallocMode::CollapseRange, blocks(3..5));
     assert!(all(&node) == model);
     apply(&node, &mut model, FallocMode::InsertRange, blocks(100..2000));
@@ -44,7 +44,51 @@ fn a_file_of_many_extents_is_changed_in_many_handles() {
     assert!(all(&node) == model);
     apply(&node, &mut model, FallocMode::CollapseRange, blocks(50..10_000));
     assert!(all(&node) == model);
-    assert!(fs.journal.stats().restarts > before, "all went into one handle");
+    let handles = fs.journal.stats().handles - before;
+    assert!(handles > 10, "{handles} handles");
+    drop(node);
+    image.close(fs);
+    assert!(image.dump("a") == model);
+}
+
+/// No lock is held between two pieces of a call, and each piece is bounded: threads that read the
+/// file wait for one piece at most.
+#[test]
+fn a_call_on_many_holes_is_done_in_pieces() {
+    const N: usize = 6000;
+    let image = Image::new("64M", KINDS[1]);
+    let ino = image.file("a");
+    let fs = image.open();
+    let node = fs.inode(ino).unwrap();
+    let mut model = vec![0; N * 2 * BLOCK];
+    for (i, pair) in model.chunks_exact_mut(2 * BLOCK).enumerate() {
+        pair[..BLOCK].fill(1 + (i % 250) as u8);
+        write(&node, (i * 2 * BLOCK) as u64, &pair[..BLOCK]).unwrap();
+    }
+    // It ends with a hole, and then grows.
+    let end = model.len() + 1000;
+    let in_pieces = |mode, range: std::ops::Range<usize>| {
+        let (size, mut at, mut pieces) = (node.file().size(), range.start as u64, 0);
+        loop {
+            let next = node.content().fallocate_piece(mode, at, range.end as u64).unwrap();
+            assert!(node.content().try_lock_to_write(0, 1).is_ok(), "{mode:?}: it is still locked");
+            pieces += 1;
+            let Some(next) = next else { return pieces };
+            assert!(at < next && next < range.end as u64 && next.is_multiple_of(BLOCK as u64));
+            assert_eq!(node.file().size(), size, "{mode:?}: the file has grown before the end");
+            at = next;
+        }
+    };
+    let blocks = || node.state().blocks as usize / 2;
+    assert!(in_pieces(FallocMode::PunchHole, 100..2 * BLOCK * N / 2) >= 3);
+    assert!(blocks() < N / 2 + 200);
+    assert!(in_pieces(FallocMode::Allocate, 10..end) >= 3);
+    assert!(blocks() > 2 * N);
+    assert!(in_pieces(FallocMode::ZeroRange, N / 2 * 3 * BLOCK..end) >= 2);
+    model[100..N * BLOCK].fill(0);
+    model[N / 2 * 3 * BLOCK..].fill(0);
+    model.resize(end, 0);
+    assert!(all(&node) == model);
     drop(node);
     image.close(fs);
     assert!(image.dump("a") == model);

@@ -203,6 +203,33 @@ fn a_truncation_whose_neighbour_cannot_be_read_stops_no_other_file() {
     assert!(image.dump("f").is_empty());
 }
 
+/// The map tells which claims the pages had that a truncation drops. If it cannot be read, the next
+/// truncation releases them.
+#[test]
+fn claims_of_pages_under_a_bad_leaf_are_released_later() {
+    for delalloc in [true, false] {
+        let image = Image::new("64M", &["-t", "ext4", "-b", "1024", "-N", "8192"]);
+        let (ino, leaves) = of_three_leaves(&image);
+        let device = BadBlock::of(&image);
+        let options = small_options().delalloc(delalloc);
+        let fs = Fs::open(Arc::clone(&device) as Arc<dyn BlockDevice>, options).unwrap();
+        let node = fs.inode(ino).unwrap();
+        // In a hole between the extents of the last leaf.
+        buffered::write(&node, 397 * 1024, &[2; 1024]).unwrap();
+        assert!(fs.alloc.has_claims());
+        evict(&fs);
+        node.file().snapshot.forget();
+        device.arm(leaves[2], 0);
+        assert!(node.content().truncate(0).is_err());
+        assert!(device.failures.load(Ordering::SeqCst) > 0, "the block was still cached");
+        device.heal();
+        node.content().truncate(0).unwrap();
+        assert!(!fs.alloc.has_claims(), "delalloc {delalloc}");
+        drop(node);
+        fs.close().unwrap();
+    }
+}
+
 /// Returns the block of the volume that holds the first block of a directory.
 fn first_block(image: &Image, path: &str) -> u64 {
     let text = image.debugfs(&format!("bmap {path} 0"));

@@ -19,6 +19,7 @@ mod promise;
 mod shift;
 mod sizes;
 mod sync;
+mod tables;
 mod tree;
 mod version;
 mod wide;
@@ -414,6 +415,38 @@ fn the_largest_files() {
         drop(node);
         image.close(fs);
         assert_eq!(image.dump("a"), b"a");
+    }
+}
+
+/// Without extents, a map has numbers of 32 bits. The test lowers that bound, in place of a volume
+/// of more than 16 TiB.
+#[test]
+fn a_map_of_numbers_gets_no_block_that_it_cannot_number() {
+    for caching in [Caching::Direct, Caching::Cached] {
+        let image = Image::new("64M", KINDS[3]);
+        let ino = image.file("f");
+        let fs = image.open();
+        let end = fs.layout().group_first_block(5).unwrap();
+        fs.alloc.set_low_blocks(end);
+        let node = fs.inode(ino).unwrap();
+        let mut at = 0;
+        let full = loop {
+            let written = node.content().write(&vec![7; 1 << 20], at, caching, &mut 0);
+            match written.and_then(|()| node.sync_all()) {
+                Ok(()) => at += 1 << 20,
+                Err(e) => break e,
+            }
+        };
+        assert!(matches!(full, Error::NoSpace), "{full}");
+        assert!(at >= 10 << 20 && fs.alloc.free_blocks() > 10 << 10, "{at}");
+        node.content().truncate(at).unwrap();
+        drop(node);
+        image.close(fs);
+        // With the blocks of numbers.
+        let text = image.debugfs("blocks f");
+        let blocks: Vec<u64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        assert!(blocks.len() as u64 > at >> 10, "{text}");
+        assert!(blocks.iter().all(|block| *block < end), "{blocks:?}");
     }
 }
 

@@ -1,7 +1,10 @@
 //! A write that was accepted is kept, however full the volume is when it is written out.
 
 use super::*;
-use crate::store::alloc;
+use crate::store::alloc::{self, Reach};
+use crate::store::space::Claim;
+use lanefs_device::MemDevice;
+use std::sync::Mutex;
 
 const BLOCK: usize = 1024;
 /// Entries of a full node of the extent tree.
@@ -26,7 +29,7 @@ fn full() -> (Image, Arc<Fs>, InodeRef, Vec<alloc::Reserved>) {
     drop(filler);
     node.sync_all().unwrap();
     // The blocks that were left for nodes.
-    let held = std::iter::from_fn(|| alloc::reserve(&fs, 0, 1).ok()).collect();
+    let held = std::iter::from_fn(|| alloc::reserve(&fs, 0, 1, Reach::Volume).ok()).collect();
     assert_eq!(fs.alloc.free_blocks(), 0);
     (image, fs, node, held)
 }
@@ -116,7 +119,7 @@ fn writes_into_many_full_leaves_that_were_taken_are_written_out() {
     node.file().alloc.discard();
     let mut held = Vec::new();
     while fs.alloc.free_blocks() > LEAVES as u64 * 3 / 2 {
-        held.push(alloc::reserve(&fs, 0, 1).unwrap());
+        held.push(alloc::reserve(&fs, 0, 1, Reach::Volume).unwrap());
     }
     let mut written = 0;
     for at in (0..LEAVES).map(|leaf| (leaf * FULL + FULL / 2) * 2 * BLOCK + BLOCK) {
@@ -135,7 +138,7 @@ fn writes_into_many_full_leaves_that_were_taken_are_written_out() {
 
 /// Takes all free blocks.
 fn take_all(fs: &Arc<Fs>) -> Vec<alloc::Reserved> {
-    std::iter::from_fn(|| alloc::reserve(fs, 0, 1).ok()).collect()
+    std::iter::from_fn(|| alloc::reserve(fs, 0, 1, Reach::Volume).ok()).collect()
 }
 
 /// Pages become dirty while the file's tree is small. Before they are written out, writes past the
@@ -240,4 +243,73 @@ fn nothing_is_claimed_when_all_is_written_out() {
         drop(nodes);
         image.close(fs);
     }
+}
+
+/// A device on which another thread finds no space when the block bitmap is read: then the claims
+/// of dirty pages have been taken, and blocks for them are being chosen.
+#[derive(Debug)]
+struct Refusing {
+    inner: Arc<MemDevice>,
+    /// The place of the bitmap.
+    at: u64,
+    /// The file that the other thread writes to.
+    node: Mutex<Option<InodeRef>>,
+    /// What it takes, in place of another file.
+    taken: Mutex<Option<Claim>>,
+}
+
+impl BlockDevice for Refusing {
+    forward_to!(inner: size read_only write_at flush discard);
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> lanefs_device::Result<()> {
+        if offset == self.at
+            && let Some(node) = self.node.lock().unwrap().take()
+        {
+            // In another thread, because this one holds locks.
+            let refused = std::thread::spawn(move || {
+                let refused = node.content().claim(std::slice::from_ref(&(260..261)));
+                assert!(matches!(refused, Err(Error::NoSpace)), "{refused:?}");
+                alloc::claim(&node.fs, node.fs.alloc.free_blocks()).unwrap()
+            });
+            *self.taken.lock().unwrap() = Some(refused.join().unwrap());
+        }
+        self.inner.read_at(buf, offset)
+    }
+}
+
+/// A write that is refused releases nothing of what pages in writeback need, even where no other
+/// page is dirty.
+#[test]
+fn a_refused_write_takes_nothing_from_a_writeback() {
+    const BLOCK: u64 = 4096;
+    let inner = Arc::new(MemDevice::new(16 << 20));
+    let options = lanefs_mkfs::Options { block_size: Some(BLOCK as u32), ..Default::default() };
+    lanefs_mkfs::format(&*inner, &options).unwrap();
+    let options = || OpenOptions::new().write(true).use_reserved(true).commit_interval(Duration::ZERO);
+    let volume = options().open_device(inner.clone()).unwrap();
+    let file = volume.create_file("/f").unwrap();
+    for i in 0..4 {
+        file.fallocate(FallocMode::Allocate, i * 100 * BLOCK, BLOCK).unwrap();
+    }
+    let at = alloc::read_desc(&file.inode().fs, 0).unwrap().block_bitmap * BLOCK;
+    drop(file);
+    volume.close().unwrap();
+    let (node, taken) = (Mutex::default(), Mutex::default());
+    let device = Arc::new(Refusing { inner, at, node, taken });
+    let volume = options().open_device(device.clone()).unwrap();
+    let file = volume.open_options().read(true).write(true).open("/f").unwrap();
+    // The inode has room for four extents: this one needs a node.
+    file.write_at(&[7; BLOCK as usize], 250 * BLOCK).unwrap();
+    let fs = &file.inode().fs;
+    let rest = alloc::claim(fs, fs.alloc.free_blocks()).unwrap();
+    *device.node.lock().unwrap() = Some(file.inode().clone());
+    file.sync_all().unwrap();
+    assert!(device.taken.lock().unwrap().take().is_some(), "the bitmap was not read");
+    drop(rest);
+    let mut read = [0; BLOCK as usize];
+    assert_eq!(file.read_at(&mut read, 250 * BLOCK).unwrap(), read.len());
+    assert_eq!(read, [7; BLOCK as usize]);
+    assert!(!fs.alloc.has_claims());
+    drop(file);
+    volume.close().unwrap();
 }

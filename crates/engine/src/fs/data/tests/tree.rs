@@ -97,6 +97,34 @@ fn a_cut_while_a_file_gets_its_tree_and_its_name() {
     }
 }
 
+/// Reads are served while the tree is written. A truncation is refused, and does not wait: reads
+/// would wait behind it.
+#[test]
+fn a_file_is_read_while_it_gets_its_tree() {
+    let (device, volume) = open(&["-O", "^orphan_file"]);
+    volume.write("/f", &vec![7; SIZE as usize]).unwrap();
+    volume.sync().unwrap();
+    let file = volume.open_file("/f").unwrap();
+    let (other, reads) = (file.clone(), Arc::new(Mutex::new(0)));
+    let count = Arc::clone(&reads);
+    *device.act.lock().unwrap() = Some(Box::new(move |_| {
+        let (content, mut room) = (other.inode().content(), AlignedBuf::zeroed(4096));
+        assert_eq!(content.try_read_direct(&mut room, 0).unwrap(), 4096);
+        assert!(room.iter().all(|byte| *byte == 7));
+        let cut = content.truncate(0);
+        assert!(matches!(cut, Err(Error::TextBusy)), "{cut:?}");
+        *count.lock().unwrap() += 1;
+    }));
+    file.enable_verity(&Verity::default()).unwrap();
+    device.act.lock().unwrap().take();
+    assert!(*reads.lock().unwrap() > 0);
+    let cut = file.inode().content().truncate(0);
+    assert!(matches!(cut, Err(Error::NotPermitted(_))), "{cut:?}");
+    assert!(volume.read("/f").unwrap() == vec![7; SIZE as usize]);
+    drop(file);
+    volume.close().unwrap();
+}
+
 /// A read past the cache that was chosen before the file had its tree is verified.
 #[test]
 fn a_read_that_waits_for_the_tree_is_verified() {

@@ -2,6 +2,7 @@
 
 use super::*;
 use lanefs_device::{RepeatGuard, forward_to};
+use std::sync::OnceLock;
 
 #[test]
 fn a_volume_is_held_while_it_is_open() {
@@ -218,15 +219,28 @@ fn a_slow_look_is_repeated() {
     }
 }
 
-/// A device that keeps what it is to ask before it repeats writes.
+/// A device that keeps what it is to ask before it repeats writes: now, and at its first flush.
 #[derive(Debug)]
 struct Repeating {
     below: Arc<MemDevice>,
     guard: Mutex<Option<RepeatGuard>>,
+    at_first_flush: OnceLock<Option<RepeatGuard>>,
+}
+
+impl Repeating {
+    fn new(shared: &Shared) -> Arc<Self> {
+        let (below, guard) = (shared.device.clone(), Mutex::default());
+        Arc::new(Self { below, guard, at_first_flush: OnceLock::new() })
+    }
 }
 
 impl BlockDevice for Repeating {
-    forward_to!(below: size read_only read_at write_at flush discard);
+    forward_to!(below: size read_only read_at write_at discard);
+
+    fn flush(&self) -> lanefs_device::Result<()> {
+        let _ = self.at_first_flush.set(self.guard.lock().unwrap().clone());
+        self.below.flush()
+    }
 
     fn guard_repeats(&self, guard: RepeatGuard) {
         *self.guard.lock().unwrap() = Some(guard);
@@ -238,7 +252,7 @@ impl BlockDevice for Repeating {
 #[test]
 fn a_claim_that_was_given_back_repeats_nothing_over_the_next_one() {
     let shared = Shared::new();
-    let device = Arc::new(Repeating { below: shared.device.clone(), guard: Mutex::default() });
+    let device = Repeating::new(&shared);
     let volume = shared.open_on(device.clone(), &Arc::new(Clock::default())).unwrap();
     volume.write("/a", b"1").unwrap();
     volume.close().unwrap();
@@ -250,6 +264,36 @@ fn a_claim_that_was_given_back_repeats_nothing_over_the_next_one() {
     assert!(check(&now()).unwrap_err().contains("another one has taken the volume"));
     shared.writer()(EXT4_MMP_SEQ_CLEAN);
     check(&now()).unwrap_err();
+}
+
+/// A connection that is lost before the first write of a claim, or of its end by a command, is
+/// durable: another host may claim the volume before there is a new connection.
+#[test]
+fn a_first_write_is_repeated_over_no_other_claim() {
+    let shared = Shared::new();
+    let now = || shared.block.read_bytes().unwrap();
+    for clears in [false, true] {
+        let (before, device) = (now(), Repeating::new(&shared));
+        if clears {
+            mmp::clear(device.clone(), OpenOptions::new(), true).unwrap();
+        } else {
+            // As of a host that has died.
+            std::mem::forget(shared.open_on(device.clone(), &Arc::new(Clock::default())).unwrap());
+        }
+        let check = device.at_first_flush.get().unwrap().clone().expect("a guard").check;
+        let own = now();
+        assert!(before[..] != own[..]);
+        let torn = [&own[..512], &before[512..]].concat();
+        for expected in [&before[..], &own[..], &torn[..]] {
+            check(expected).unwrap();
+        }
+        shared.put(7);
+        assert!(check(&now()).unwrap_err().contains("another one has taken the volume"));
+        shared.put(EXT4_MMP_SEQ_CLEAN);
+        assert!(check(&now()).unwrap_err().contains("its claim was ended"));
+        check(&[1; 4096][..own.len()]).unwrap_err();
+        shared.block.write_bytes(&own).unwrap();
+    }
 }
 
 /// A device lends no memory past the fence.

@@ -2,6 +2,7 @@
 
 mod fence;
 mod opening;
+mod release;
 mod switch;
 
 use super::{MmpBlock, MmpClock};

@@ -1,6 +1,7 @@
 //! Which opens claim a volume with multiple mount protection, and which are refused.
 
 use super::*;
+use lanefs_device::{DeviceError, forward_to};
 
 #[test]
 fn a_live_holder_is_named_as_soon_as_it_moves() {
@@ -38,6 +39,40 @@ fn a_holder_that_closes_meanwhile_lets_the_next_in() {
     }));
     shared.open(&clock).unwrap().close().unwrap();
     assert_eq!(clock.seconds(), 4);
+}
+
+/// A device on which the superblock cannot be written.
+#[derive(Debug)]
+struct NoSuperblock(Arc<MemDevice>);
+
+impl BlockDevice for NoSuperblock {
+    forward_to!(0: size read_only read_at flush discard);
+
+    fn write_at(&self, data: &[u8], offset: u64) -> lanefs_device::Result<()> {
+        if offset <= 1024 {
+            let why = std::io::Error::other("the superblock cannot be written");
+            return Err(DeviceError::new(Op::Write, offset, data.len() as u64, why));
+        }
+        self.0.write_at(data, offset)
+    }
+}
+
+/// An open fails behind its recovery. The last holder may have lost its connection alone: it must
+/// not find its own sequence, and write what it has not flushed over what was recovered.
+#[test]
+fn a_volume_that_was_changed_is_not_given_back_to_its_last_holder() {
+    let shared = Shared::new();
+    let volume = shared.open(&Arc::new(Clock::default())).unwrap();
+    volume.write("/a", b"synced").unwrap();
+    volume.sync().unwrap();
+    std::mem::forget(volume);
+    let held = shared.mmp();
+    assert_eq!(held.state(), MmpState::Held);
+    let before = shared.device.to_bytes();
+    shared.open_on(Arc::new(NoSuperblock(shared.device.clone())), &Arc::new(Clock::default())).unwrap_err();
+    assert!(shared.device.to_bytes() != before, "nothing was recovered");
+    assert_ne!(shared.mmp().seq, held.seq);
+    shared.open(&Arc::new(Clock::default())).unwrap().close().unwrap();
 }
 
 /// A volume whose holder has crashed is waited for twice, and recovered.

@@ -1,6 +1,7 @@
 //! Protection switched on and off, and claims cleared.
 
 use super::*;
+use lanefs_sim::FailingDevice;
 
 #[test]
 fn on_and_off() {
@@ -29,6 +30,39 @@ fn on_and_off() {
     volume.remove_file("/a").unwrap();
     volume.close().unwrap();
     assert_eq!(free(&device), before);
+}
+
+/// A read that fails leaves the superblock and its copies alike.
+#[test]
+fn a_switch_that_cannot_read_changes_all_or_nothing() {
+    type Switch = fn(Arc<dyn BlockDevice>, OpenOptions) -> Result<()>;
+    let device = MemDevice::new(16 << 20);
+    lanefs_mkfs::format(&device, &Options { block_size: Some(1024), ..Options::default() }).unwrap();
+    let clock = Arc::new(Clock::default());
+    let options = || OpenOptions::new().mmp_clock(clock.clone());
+    let plain = device.to_bytes();
+    let device = Arc::new(device);
+    mmp::enable(device.clone(), options(), 5).unwrap();
+    let protected = device.to_bytes();
+    let switches: [(&[u8], Switch); 2] =
+        [(&plain, |device, options| mmp::enable(device, options, 5)), (&protected, mmp::disable)];
+    for (bytes, switch) in switches {
+        for nth in 1.. {
+            let device = Arc::new(FailingDevice::new(MemDevice::from_bytes(bytes.to_vec())));
+            device.fail_once(Op::Read, nth, 5);
+            let switched = switch(device.clone(), options());
+            if device.failures() == 0 {
+                switched.unwrap();
+                break;
+            }
+            let volume = options().write(true).threads(false).open_device(device.clone()).unwrap();
+            volume.close().unwrap();
+            let mut copy = [0; 1024];
+            device.read_at(&mut copy, 8193 * 1024).unwrap();
+            let same = Superblock::parse(&copy).unwrap().same_volume(&read_super(&*device).unwrap());
+            assert!(same, "read {nth}: {switched:?}");
+        }
+    }
 }
 
 #[test]

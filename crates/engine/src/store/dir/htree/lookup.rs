@@ -3,6 +3,7 @@
 use crate::error::DirError;
 use crate::error::Result;
 use crate::store::dir::block::Dir;
+use crate::store::dir::walk::Walk;
 use crate::store::dir::{Lookup, Slot, find_dot, find_in_leaf};
 use lanefs_format::htree::{DxEntry, DxKind, DxRootInfo, DxView};
 use lanefs_journal::Buffer;
@@ -30,7 +31,6 @@ pub(in crate::store::dir) struct IndexPath {
     /// The hash of the next leaf's entry, if there is one.
     pub(in crate::store::dir) high: Option<u32>,
     pub(in crate::store::dir) info: DxRootInfo,
-    leaves: u32,
 }
 
 /// Which entry to take in a block.
@@ -48,7 +48,7 @@ impl IndexPath {
         info: DxRootInfo,
         hash: u32,
     ) -> Result<Self> {
-        let mut path = Self { frames: Vec::with_capacity(3), leaf: 0, low: 0, high: None, info, leaves: 1 };
+        let mut path = Self { frames: Vec::with_capacity(3), leaf: 0, low: 0, high: None, info };
         path.descend(dir, root, 0, Pick::Hash(hash))?;
         Ok(path)
     }
@@ -58,7 +58,8 @@ impl IndexPath {
         self.high == Some(hash | 1)
     }
 
-    /// Moves to the next leaf; `false` behind the last one.
+    /// Moves to the next leaf; `false` behind the last one. A damaged index may lead to one leaf
+    /// many times: a caller that reads the leaves does so in a [`Walk`].
     pub(in crate::store::dir) fn next(&mut self, dir: &Dir<'_>) -> Result<bool> {
         while let Some(frame) = self.frames.last_mut() {
             let (entry, next) = {
@@ -70,12 +71,6 @@ impl IndexPath {
                 self.frames.pop();
                 continue;
             };
-            // The ranges of a valid index do not overlap. The ranges of a damaged one may repeat
-            // without end.
-            self.leaves += 1;
-            if self.leaves > dir.blocks {
-                return Err(DirError::IndexCycle { ino: dir.inode.ino, blocks: dir.blocks }.into());
-            }
             frame.at += 1;
             self.low = entry.hash;
             self.high = next.map(|e| e.hash).or(frame.high);
@@ -146,9 +141,9 @@ pub(in crate::store::dir) fn find(dir: &Dir<'_>, name: &[u8]) -> Result<Lookup> 
     let (root, info) = dir.root()?;
     let hash = dir.params().hasher.with_version(info.hash_version).hash(name).major;
     let mut path = IndexPath::to(dir, root, info, hash)?;
-    let mut room = None;
+    let (mut walk, mut room) = (Walk::new(dir), None);
     loop {
-        if let Some(found) = find_in_leaf(dir, path.leaf, name, &mut room)? {
+        if let Some(found) = find_in_leaf(&mut walk, path.leaf, name, &mut room)? {
             return Ok(Lookup::Found(found));
         }
         if !path.goes_on(hash) || !path.next(dir)? {

@@ -111,6 +111,103 @@ fn circles_end() {
     }
 }
 
+fn lists(fs: &Fs, inode: &Inode) -> Result<()> {
+    read_dir(fs, inode, 0, &mut |_| ControlFlow::Continue(()))
+}
+
+impl Sample {
+    fn hash(&self, name: &[u8]) -> u32 {
+        let fs = open(&Arc::new(MemDevice::from_bytes(self.bytes.clone())));
+        fs.dirs().hasher.hash(name).major
+    }
+
+    /// Returns the volume with an index of `leaves`, over all of which the hash of the name "a"
+    /// goes on. Each of them has that name alone, many times, for `child`.
+    fn of_one_hash(&self, child: u32, leaves: &[usize]) -> Arc<MemDevice> {
+        let (mut bytes, hash) = (self.bytes.clone(), self.hash(b"a"));
+        let root = &mut bytes[self.blocks[0]..][..1024];
+        root[34..36].copy_from_slice(&(leaves.len() as u16).to_le_bytes());
+        for (i, (entry, leaf)) in root[32..].chunks_exact_mut(8).zip(leaves).enumerate() {
+            entry[4..].copy_from_slice(&(*leaf as u32).to_le_bytes());
+            if i > 0 {
+                entry[..4].copy_from_slice(&(hash | 1).to_le_bytes());
+            }
+        }
+        for leaf in leaves {
+            for (i, entry) in bytes[self.blocks[*leaf]..][..1020].chunks_exact_mut(12).enumerate() {
+                let rec_len = if i == 84 { 16_u16 } else { 12 };
+                let [low, high] = rec_len.to_le_bytes();
+                entry[..4].copy_from_slice(&child.to_le_bytes());
+                entry[4..].copy_from_slice(&[low, high, 1, 1, b'a', 0, 0, 0]);
+            }
+        }
+        Arc::new(MemDevice::from_bytes(bytes))
+    }
+}
+
+/// Of a name with the hash, or of none.
+#[test]
+fn an_index_that_repeats_a_leaf_is_refused() {
+    let sample = sample(120, &[]);
+    for child in [sample.child, 0] {
+        let fs = open(&sample.of_one_hash(child, &[1; 124]));
+        let dir = fs.inode(sample.dir).unwrap();
+        let listed = lists(&fs, &dir.state());
+        let is_repeat = |e: &Error| matches!(e, Error::Dir(DirError::Repeat { lblk: 1, .. }));
+        assert!(listed.as_ref().is_err_and(is_repeat), "{listed:?}");
+        let empty = is_empty(&fs, &dir.state());
+        let found = find(&fs, &dir.state(), b"a");
+        if child == 0 {
+            assert!(empty.as_ref().is_err_and(is_repeat), "{empty:?}");
+            assert!(found.as_ref().is_err_and(is_repeat), "{found:?}");
+        } else {
+            assert!(!empty.unwrap() && found.unwrap().found().unwrap().ino == child);
+        }
+    }
+}
+
+/// A listing keeps the names of one hash, from leaves that differ, until it has all of them.
+#[test]
+fn names_of_one_hash_are_bounded() {
+    let sample = sample(400, &[]);
+    let leaves: Vec<usize> = (1..sample.blocks.len()).collect();
+    assert!((10..124).contains(&leaves.len()), "{leaves:?}");
+    let fs = open(&sample.of_one_hash(sample.child, &leaves[..5]));
+    let mut cookies = Vec::new();
+    read_dir(&fs, &fs.inode(sample.dir).unwrap().state(), 0, &mut |entry| {
+        cookies.push(entry.cookie);
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    assert!(cookies.len() == 2 + 5 * 85 && cookies.is_sorted_by(|a, b| a < b));
+    let fs = open(&sample.of_one_hash(sample.child, &leaves));
+    let listed = lists(&fs, &fs.inode(sample.dir).unwrap().state());
+    assert!(matches!(listed, Err(Error::Dir(DirError::EqualHashes { most: 500, .. }))), "{listed:?}");
+}
+
+#[test]
+fn a_map_that_repeats_a_leaf_is_refused() {
+    let volume = Volume::new(8 << 20, &["-b", "1024", "-O", "^dir_index"]);
+    let filled = volume.make();
+    let (fs, good) = (&volume.fs, filled.dir.state().clone());
+    let map::Mapping::Mapped { block, .. } = map::lookup(fs, &good, 0).unwrap() else { panic!("a hole") };
+    // Four extents of one block each.
+    let mut i_block = good.i_block;
+    i_block[2] = 4;
+    for (lblk, extent) in (0_u32..).zip(i_block[12..].chunks_exact_mut(12)) {
+        let (lblk, start) = (lblk.to_le_bytes(), (block as u32).to_le_bytes());
+        extent.copy_from_slice(&[&lblk[..], &[1, 0, 0, 0], &start].concat());
+    }
+    let bad = Inode { size: 4096, i_block, ..good };
+    for error in [
+        lists(fs, &bad).unwrap_err(),
+        find(fs, &bad, b"a name").unwrap_err(),
+        is_empty(fs, &bad).unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::Dir(DirError::Repeat { lblk: 1, .. })), "{error}");
+    }
+}
+
 impl Sample {
     fn use_raw(&self, changes: &[(usize, usize, u8)]) {
         let mut bytes = self.bytes.clone();

@@ -10,6 +10,7 @@
 
 use super::{AHEAD, Owner, node};
 use crate::error::{Error, Result};
+use crate::store::alloc::Reach;
 use crate::store::map::{ChangeBlocks, Progress};
 use crate::store::txn::{BlockKind, credits};
 use lanefs_format::extent::{
@@ -378,7 +379,7 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
         let start = self.blocks.mark();
         let mut spare = Vec::new();
         for _ in 0..need {
-            match self.blocks.alloc(goal) {
+            match self.blocks.alloc(goal, Reach::Volume) {
                 Ok(block) => spare.push(block),
                 Err(e) => {
                     self.give_back(spare)?;
@@ -391,7 +392,7 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
     }
 
     fn give_back(&mut self, spare: Vec<u64>) -> Result<()> {
-        spare.into_iter().try_for_each(|block| self.blocks.free(block, 1, BlockKind::Data))
+        spare.into_iter().try_for_each(|block| self.blocks.put_back(block))
     }
 
     /// Writes the changed leaf of `path` and updates the nodes above it. `pos` is the place of the

@@ -13,14 +13,14 @@ pub(crate) fn lookup(blocks: &impl ReadBlocks, ino: u32, root: &[u8], lblk: u32)
         return Ok(run(root.get(..DIRECT as usize * 4).unwrap_or_default(), n));
     }
     let (mut block, mut rel) = (number(root, n), u64::from(lblk - base));
+    let hole = |len: u64| Mapping::Hole {
+        before: 0,
+        len: u32::try_from(len).unwrap_or(u32::MAX).min(u32::MAX - lblk),
+    };
+    if block == 0 {
+        return Ok(hole(span(size, levels) - rel));
+    }
     for level in (1..=levels).rev() {
-        if block == 0 {
-            let left = span(size, level) - rel;
-            return Ok(Mapping::Hole {
-                before: 0,
-                len: u32::try_from(left).unwrap_or(u32::MAX).min(u32::MAX - lblk),
-            });
-        }
         check(blocks, ino, lblk, block)?;
         let below = span(size, level - 1);
         // Less than the numbers of a block.
@@ -29,7 +29,17 @@ pub(crate) fn lookup(blocks: &impl ReadBlocks, ino: u32, root: &[u8], lblk: u32)
         if level == 1 {
             return blocks.view(u64::from(block), kind::INDIRECT, |_| Ok(()), |bytes| Ok(run(bytes, n)));
         }
-        block = blocks.view(u64::from(block), kind::INDIRECT, |_| Ok(()), |bytes| Ok(number(bytes, n)))?;
+        let (next, empty) = blocks.view(
+            u64::from(block),
+            kind::INDIRECT,
+            |_| Ok(()),
+            |bytes| Ok((number(bytes, n), zeros(bytes, n))),
+        )?;
+        if next == 0 {
+            // Nothing lies below any of these numbers.
+            return Ok(hole(below * u64::from(empty.max(1)) - rel));
+        }
+        block = next;
     }
     Ok(Mapping::Hole { before: 0, len: 1 })
 }
@@ -43,12 +53,17 @@ pub(super) fn check(blocks: &impl ReadBlocks, ino: u32, lblk: u32, block: u32) -
     }
 }
 
+/// Returns how many numbers from number `n` on are zeros.
+fn zeros(bytes: &[u8], n: usize) -> u32 {
+    bytes.chunks_exact(4).skip(n).take_while(|b| *b == [0; 4]).count() as u32
+}
+
 /// Returns the run of zeros, or of adjacent blocks, that begins at number `n`.
 fn run(bytes: &[u8], n: usize) -> Mapping {
     let mut rest = bytes.chunks_exact(4).skip(n).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
     match rest.next() {
         None => Mapping::Hole { before: 0, len: 1 },
-        Some(0) => Mapping::Hole { before: 0, len: 1 + rest.take_while(|b| *b == 0).count() as u32 },
+        Some(0) => Mapping::Hole { before: 0, len: zeros(bytes, n) },
         Some(first) => {
             let len =
                 1 + rest.zip(u64::from(first) + 1..).take_while(|(b, next)| u64::from(*b) == *next).count()

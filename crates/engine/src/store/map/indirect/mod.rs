@@ -15,12 +15,15 @@ mod tests;
 pub(crate) use lookup::lookup;
 pub(crate) use table::{REMOVE_CREDITS, Table, insert_credits, missing};
 
+use crate::store::alloc::LOW_BLOCKS;
+
 /// Numbers of data blocks in `i_block`.
 const DIRECT: u32 = 12;
 /// Bytes of `i_block`.
 const ROOT_SIZE: usize = 60;
-/// Numbers are of 32 bits, so blocks beyond this cannot be mapped.
-const MAX_PHYSICAL: u64 = 1 << 32;
+/// Numbers are of 32 bits, so blocks from here on cannot be mapped. The allocator keeps files with
+/// such a map below it.
+const MAX_PHYSICAL: u64 = LOW_BLOCKS;
 
 /// Numbers in a block.
 pub(crate) fn pointers(block_size: usize) -> u32 {

@@ -7,6 +7,7 @@
 use super::lookup::{check, lookup};
 use super::{DIRECT, MAX_PHYSICAL, ROOT_SIZE, max_blocks, number, numbers, pointers, set_number, slot, span};
 use crate::error::{Error, IndirectError, Result};
+use crate::store::alloc::Reach;
 use crate::store::kind;
 use crate::store::map::{ChangeBlocks, Mapping, Progress, ReadBlocks};
 use crate::store::txn::{BlockKind, credits};
@@ -112,7 +113,7 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
         let start = self.blocks.mark();
         let mut spare = Vec::with_capacity(missing);
         for _ in 0..missing {
-            let taken = match self.blocks.alloc(goal) {
+            let taken = match self.blocks.alloc(goal, Reach::Low) {
                 Ok(block) if block >= MAX_PHYSICAL => {
                     spare.push(block);
                     Err(Error::NoSpace)
@@ -121,7 +122,7 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
             };
             if let Err(e) = taken {
                 for block in spare {
-                    self.blocks.free(block, 1, BlockKind::Data)?;
+                    self.blocks.put_back(block)?;
                 }
                 self.blocks.undone(start);
                 return Err(e);

@@ -103,6 +103,21 @@ fn geometry_of_the_block_sizes() {
     assert_eq!(max_blocks(BLOCK), ALL);
 }
 
+/// Five numbers a block: block 42 is the first below the third level, whose first and last numbers
+/// are in use.
+#[test]
+fn a_hole_over_many_numbers_is_one() {
+    let mut file = File::new(1000);
+    file.insert(42, 1000, 1).unwrap();
+    file.insert(166, 2000, 1).unwrap();
+    let hole = |lblk| match lookup(&file.mem, INO, &file.root, lblk).unwrap() {
+        Mapping::Hole { len, .. } => len,
+        Mapping::Mapped { .. } => 0,
+    };
+    // In a block of numbers of data, in one of the second level, in that of the third.
+    assert_eq!([43, 47, 50, 67, 100, 141].map(hole), [4, 20, 17, 75, 42, 1]);
+}
+
 /// Blocks of numbers are counted as they are made.
 #[test]
 fn blocks_of_numbers_for_a_file_without_holes() {
