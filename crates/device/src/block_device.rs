@@ -172,7 +172,7 @@ pub trait BlockDevice: Send + Sync + Debug {
     }
 
     /// Returns whether a lock that this host holds keeps all other hosts from writing to the
-    /// medium, so that a volume on it needs no claim by multiple mount protection.
+    /// medium, so that a claim of a volume by multiple mount protection need not wait for them.
     fn is_private(&self) -> bool {
         false
     }

@@ -40,6 +40,7 @@ mod loop_device;
 mod medium;
 mod mem;
 mod memory;
+mod name_claim;
 mod nbd;
 mod open_here;
 #[doc(hidden)]

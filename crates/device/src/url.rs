@@ -187,7 +187,7 @@ fn parse_nbd(name: &str) -> std::result::Result<VolumeUrl<'_>, String> {
     Ok(VolumeUrl { medium: Medium::Nbd(url), part })
 }
 
-/// Reads the URL of an image, and the part in it.
+/// Reads the URL of an image, and the part in it, as it is written there.
 fn parse_rbd(name: &str) -> std::result::Result<VolumeUrl<'_>, String> {
     let range = RbdUrl::parse(name)?.range.map(|(offset, size)| Part::Bytes { offset, size });
     let part = partition_of(name).map(|part| Part::Partition(OsStr::new(part)));
@@ -274,7 +274,7 @@ pub fn open_url(name: impl AsRef<OsStr>, options: &FileOptions) -> Result<Arc<dy
         (Medium::Pmem(path), _) => Arc::new(PmemDevice::open_with(&options, path)?),
         (Medium::Mem(size), _) => Arc::new(memory(name, size)?),
         (Medium::Nbd(export), _) => return open_nbd(export, url.part, &options),
-        (Medium::Rbd(image), _) => return part_of(RbdDevice::open(image, &options)?, image, url.part),
+        (Medium::Rbd(image), _) => return open_rbd(image, url.part, &options),
         (Medium::Overlay { base, top }, _) => Arc::new(CowDevice::open(base, top, &options)?),
         (Medium::Cached { below, dir, size }, _) => return open_cached(below, dir, size, &options),
     })
@@ -297,16 +297,32 @@ fn open_nbd(url: &str, part: Option<Part<'_>>, options: &FileOptions) -> Result<
         Some(Part::Partition(name)) => name.to_str(),
         _ => None,
     };
-    part_of(NbdDevice::open(url, name, options)?, url, part)
+    let mut device = NbdDevice::open(url, name, options)?;
+    let range = part.map(|part| part.range(&device, Path::new(url))).transpose()?;
+    if let (Some(_), Some(bytes)) = (name, &range) {
+        device.claim_bytes(bytes.clone())?;
+    }
+    range_of(device, range)
 }
 
-/// Returns a remote device, or a part of it.
-fn part_of<D: BlockDevice + 'static>(
-    device: D,
-    url: &str,
-    part: Option<Part<'_>>,
-) -> Result<Arc<dyn BlockDevice>> {
-    Ok(match part.map(|part| part.range(&device, Path::new(url))).transpose()? {
+/// Opens an image, or a part of it.
+fn open_rbd(url: &str, part: Option<Part<'_>>, options: &FileOptions) -> Result<Arc<dyn BlockDevice>> {
+    let device = RbdDevice::open(url, options)?;
+    let range = range_in_image(url, part, &device)?;
+    range_of(device, range)
+}
+
+/// Returns the bytes of an image that a part of it is. The name of a partition is percent-encoded
+/// in the URL, and the part has it as it is there.
+fn range_in_image(url: &str, part: Option<Part<'_>>, image: &dyn BlockDevice) -> Result<Option<Range<u64>>> {
+    let name = RbdUrl::parse(url).ok().and_then(|url| url.partition);
+    let part = name.as_deref().map(|name| Part::Partition(OsStr::new(name))).or(part);
+    part.map(|part| part.range(image, Path::new(url))).transpose()
+}
+
+/// Returns a device, or a range of it.
+fn range_of<D: BlockDevice + 'static>(device: D, range: Option<Range<u64>>) -> Result<Arc<dyn BlockDevice>> {
+    Ok(match range {
         Some(range) => Arc::new(Window::new(device, range)?),
         None => Arc::new(device),
     })
@@ -366,6 +382,7 @@ fn memory(name: &OsStr, size: u64) -> Result<MemDevice> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{LINUX_FILE_SYSTEM, NewPartition, write_gpt};
 
     #[test]
     fn names() {
@@ -401,6 +418,22 @@ mod tests {
             let e = parse(name).unwrap_err();
             assert!(e.errno() == EINVAL && e.to_string().starts_with(name), "{e}");
         }
+    }
+
+    #[test]
+    fn a_partition_of_an_image_has_any_name() {
+        let disk = MemDevice::new(8 << 20);
+        let (start, size, uuid) = (2 << 20, 2 << 20, [1; 16]);
+        let part = NewPartition { kind: LINUX_FILE_SYSTEM, uuid, start, size, name: "a b&c".into() };
+        write_gpt(&disk, [7; 16], &[part]).unwrap();
+        let range = |name: &str| {
+            let url = VolumeUrl::parse(OsStr::new(name)).unwrap();
+            range_in_image(name, url.part, &disk).unwrap()
+        };
+        for name in ["rbd:p/i?partition=a%20b%26c", "rbd:p/i?partition=%31", "rbd:p/i?offset=2M&size=2M"] {
+            assert_eq!(range(name), Some(start..start + size), "{name}");
+        }
+        assert_eq!(range("rbd:p/i"), None);
     }
 
     #[test]

@@ -168,11 +168,24 @@ fn remove_others(dir: &Path, own: &Path, limit: u64) {
         if total <= limit {
             return;
         }
-        let file = open_file(&path);
-        if file.is_ok_and(|file| matches!(lock(&file, FlockOperation::NonBlockingLockExclusive), Ok(true)))
-            && std::fs::remove_file(&path).is_ok()
-        {
+        if matches!(remove_unused(&path, remove), Ok(true)) {
             total -= bytes;
         }
     }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    std::fs::remove_file(path)
+}
+
+/// Removes the file of a cache by `remove`, unless a process has it. Holds it meanwhile: a process
+/// that has opened it gets the lock when the file has no name any more, and makes a new one.
+pub(super) fn remove_unused(path: &Path, remove: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<bool> {
+    let file = open_file(path)?;
+    // A file without a name was removed by another process, and the name may be of a new one.
+    let is_free = lock(&file, FlockOperation::NonBlockingLockExclusive)? && file.metadata()?.nlink() > 0;
+    if is_free {
+        remove(path)?;
+    }
+    Ok(is_free)
 }

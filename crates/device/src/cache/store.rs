@@ -7,10 +7,10 @@
 //!
 //! Each block of the base has its own place; the file is sparse. An entry is the checksum of the
 //! block's number and bytes, 0 for none. So it tells whatever a cut or another process has left of
-//! a block. Past the bound on the file's allocation, whole regions are punched out in turn. A
-//! region that was used since the last round is passed over once.
+//! a block. Past the bound on the file's allocation, whole regions are punched out in turn, with
+//! the page of their entries. A region that was used since the last round is passed over once.
 
-use super::{BLOCK, blocks_of};
+use super::BLOCK;
 use crate::checksum::checksum;
 use crate::errno::EFBIG;
 use crate::identity::BaseIdentity;
@@ -29,11 +29,14 @@ const MAGIC: [u8; 8] = *b"LANEFSCA";
 const VERSION: u32 = 2;
 const HEADER: usize = 4096;
 const ENTRY_LEN: u64 = 8;
-/// The greatest base: the store takes a byte of memory for each mebibyte, and a server may lie
-/// about its size.
+/// The greatest base: the store takes a byte of memory for each region, and a server may lie about
+/// its size.
 const MOST: u64 = 64 << 40;
-/// What is evicted at once, in bytes.
-const REGION: u64 = 1 << 20;
+/// What is evicted at once, in bytes: the blocks whose entries are one page of the file.
+const REGION: u64 = ENTRIES_LEN / ENTRY_LEN * BLOCK;
+/// The entries of a region, in bytes. Each region's begin at a multiple of it.
+const ENTRIES_LEN: u64 = 4096;
+const _: () = assert!((HEADER as u64).is_multiple_of(ENTRIES_LEN));
 /// Bytes of entries that are cleared by one write; for more, a hole is made.
 const ZEROS: usize = 64 << 10;
 /// Bytes that are stored before the allocation is looked at again.
@@ -207,16 +210,17 @@ impl Store {
         self.stored.fetch_add(bytes.len() as u64, Ordering::Relaxed);
     }
 
-    /// Forgets blocks.
+    /// Forgets blocks. Entries that are in a hole stay there: nothing evicts a page without blocks.
     pub(super) fn forget(&self, blocks: Range<u64>) -> io::Result<()> {
         let mut at = HEADER as u64 + blocks.start * ENTRY_LEN;
         let end = HEADER as u64 + blocks.end.min(self.blocks) * ENTRY_LEN;
         let len = end.saturating_sub(at);
         if len > ZEROS as u64 {
-            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            if fallocate(&self.file, flags, at, len).is_ok() {
+            if self.punch(at, len).is_ok() {
                 return Ok(());
             }
+        } else if self.entries(blocks).is_some_and(|entries| entries.iter().all(|entry| *entry == 0)) {
+            return Ok(());
         }
         let zeros = vec![0; len.min(ZEROS as u64) as usize];
         while at < end {
@@ -253,10 +257,10 @@ impl Store {
             if self.allocated() <= self.limit / 8 * 7 {
                 return;
             }
-            let region = self.next_data(*hand).unwrap_or(0);
+            let Some(region) = self.next_data(*hand).or_else(|| self.next_data(0)) else { return };
             *hand = (region + 1) % regions.max(1);
             let was_used = self.used.get(region as usize).is_some_and(|u| u.swap(false, Ordering::Relaxed));
-            if !was_used && self.punch(region).is_err() {
+            if !was_used && self.give_back(region).is_err() {
                 self.is_full.store(true, Ordering::Relaxed);
                 return;
             }
@@ -270,15 +274,17 @@ impl Store {
         Some(found.checked_sub(data)? / REGION)
     }
 
-    /// Gives a region back.
-    fn punch(&self, region: u64) -> io::Result<()> {
+    /// Gives the entries and the blocks of a region back.
+    fn give_back(&self, region: u64) -> io::Result<()> {
+        self.punch(HEADER as u64 + region * ENTRIES_LEN, ENTRIES_LEN)?;
         let start = region * REGION;
         let len = (self.blocks * BLOCK).saturating_sub(start).min(REGION);
-        if len == 0 {
-            return Ok(());
-        }
-        self.forget(blocks_of(start, len))?;
+        if len == 0 { Ok(()) } else { self.punch(data_of(self.blocks) + start, len) }
+    }
+
+    /// Makes a hole of a range of the file.
+    fn punch(&self, start: u64, len: u64) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        Ok(fallocate(&self.file, flags, data_of(self.blocks) + start, len)?)
+        Ok(fallocate(&self.file, flags, start, len)?)
     }
 }

@@ -1,7 +1,7 @@
 //! A cache between two threads, processes or hosts: what must never be given out.
 
 use super::head::KnownHead;
-use super::open::share;
+use super::open::{remove_unused, share};
 use super::store::Store;
 use super::{BLOCK, CachedDevice, PIECE};
 use crate::identity::BaseIdentity;
@@ -258,6 +258,22 @@ fn a_lock_that_was_lost_is_noticed() {
     let (own, writer) = (bench.file(), bench.file());
     flock(&writer, FlockOperation::LockExclusive).unwrap();
     assert!(!share(&own, &store, &identity).unwrap());
+}
+
+/// A process that locks the file between the look at it and its removal would fill a file that the
+/// next one does not find.
+#[test]
+fn a_cache_is_held_while_it_is_removed() {
+    let bench = Bench::new();
+    let user = bench.open(true).unwrap();
+    assert!(!remove_unused(&bench.path(), |_| panic!("it is in use")).unwrap());
+    drop(user);
+    let (path, other) = (bench.path(), bench.file());
+    let removed = remove_unused(&path, |path| {
+        flock(&other, FlockOperation::NonBlockingLockShared).unwrap_err();
+        std::fs::remove_file(path)
+    });
+    assert!(removed.unwrap() && !path.exists());
 }
 
 /// Sets `s_magic`, and `s_state`: 1 for a volume that was closed.

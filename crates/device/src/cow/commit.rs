@@ -15,13 +15,17 @@ use super::top::{Top, read_header};
 use super::{BLOCK, CowDevice, refused};
 use crate::errno::{EINVAL, EROFS};
 use crate::identity::BaseIdentity;
-use crate::{AlignedBuf, BlockDevice, DeviceError, FileOptions, Op, Result, WriteOp};
+use crate::{AlignedBuf, BlockDevice, DeviceError, FileOptions, Op, ReadOp, Result, WriteOp};
+use std::iter::Peekable;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Bytes that are copied at once.
+/// The most bytes of one request.
 const PIECE: u64 = 1 << 20;
+/// The most bytes, and the most requests, that are copied at once.
+const BATCH: u64 = 16 << 20;
+const REQUESTS: usize = 256;
 
 impl CowDevice {
     /// Returns the name of the base that a top belongs to, as it was when the top was made.
@@ -69,8 +73,10 @@ impl CowDevice {
             (header.base, header.after) = (before, after);
         })?;
         let mut written = None;
-        for run in top.map.runs() {
-            if let Err(e) = copy_run(&top, base, run, keep.as_ref(), &mut written) {
+        let mut pieces = pieces(&top, base.size()).peekable();
+        while pieces.peek().is_some() {
+            let batch = next_batch(&mut pieces);
+            if let Err(e) = copy_batch(&top, base, &batch, keep.as_ref(), &mut written) {
                 if written.is_none() && !was_committing {
                     // The base is as it was. A failure here leaves the mark, which does no harm.
                     let _ = top.change_header(|header| header.is_committing = false);
@@ -114,44 +120,89 @@ fn identity_after(top: &Top, base: &dyn BlockDevice, keep: Option<&Range<u64>>) 
     Ok(BaseIdentity::of(base.size(), &head))
 }
 
-/// Copies a run of blocks. Blocks of zeros take no space in a base that is sparse. `written` counts
-/// the bytes; it is `None` until the base is written.
-fn copy_run(
+/// Returns the bytes of the blocks that the top has, in pieces of one request each.
+fn pieces(top: &Top, size: u64) -> impl Iterator<Item = Range<u64>> + '_ {
+    top.map.runs().flat_map(move |run| {
+        let end = (run.end * BLOCK).min(size);
+        (run.start * BLOCK..end).step_by(PIECE as usize).map(move |at| at..(at + PIECE).min(end))
+    })
+}
+
+/// Takes the pieces that are copied next, at least one if there are any.
+fn next_batch(pieces: &mut Peekable<impl Iterator<Item = Range<u64>>>) -> Vec<Range<u64>> {
+    let (mut batch, mut bytes) = (Vec::new(), 0);
+    while batch.len() < REQUESTS
+        && let Some(piece) = pieces.next_if(|piece| bytes + piece.end - piece.start <= BATCH)
+    {
+        bytes += piece.end - piece.start;
+        batch.push(piece);
+    }
+    batch
+}
+
+/// Copies pieces. Blocks of zeros take no space in a base that is sparse. `written` counts the
+/// bytes; it is `None` until the base is written.
+fn copy_batch(
     top: &Top,
     base: &dyn BlockDevice,
-    run: Range<u64>,
+    batch: &[Range<u64>],
     keep: Option<&Range<u64>>,
     written: &mut Option<u64>,
 ) -> Result<()> {
-    let (mut at, end) = (run.start * BLOCK, (run.end * BLOCK).min(base.size()));
-    let mut buf = AlignedBuf::zeroed((end - at).min(PIECE) as usize);
-    while at < end {
-        let piece = &mut buf[..(end - at).min(PIECE) as usize];
-        top.device.read_at(piece, top.place(at))?;
-        for part in without(at..at + piece.len() as u64, keep).into_iter().filter(|part| !part.is_empty()) {
-            let bytes = &piece[(part.start - at) as usize..(part.end - at) as usize];
-            let before = *written.get_or_insert(0);
-            write(base, bytes, part.start)?;
-            *written = Some(before + part.end - part.start);
-        }
-        at += piece.len() as u64;
+    let len_of = |piece: &Range<u64>| (piece.end - piece.start) as usize;
+    let mut buf = AlignedBuf::zeroed(batch.iter().map(len_of).sum());
+    let (mut reads, mut rest) = (Vec::with_capacity(batch.len()), &mut buf[..]);
+    for piece in batch {
+        let own = rest.split_off_mut(..len_of(piece)).unwrap_or_default();
+        reads.push(ReadOp { offset: top.place(piece.start), buf: own });
     }
+    top.device.read_batch(&mut reads)?;
+    let (mut contents, mut zeros, mut rest) = (Vec::new(), Vec::new(), &buf[..]);
+    for piece in batch {
+        let (own, others) = rest.split_at(len_of(piece));
+        rest = others;
+        for part in without(piece.clone(), keep).into_iter().filter(|part| !part.is_empty()) {
+            let bytes = &own[(part.start - piece.start) as usize..(part.end - piece.start) as usize];
+            split_zeros(bytes, part.start, &mut contents, &mut zeros);
+        }
+    }
+    let bytes: usize = contents.iter().chain(&zeros).map(|(_, [bytes])| bytes.len()).sum();
+    if bytes == 0 {
+        return Ok(());
+    }
+    let before = *written.get_or_insert(0);
+    for (offset, [zeros]) in zeros {
+        base.write_zeroes(offset, zeros.len() as u64)?;
+    }
+    let ops: Vec<WriteOp<'_>> =
+        contents.iter().map(|(offset, data)| WriteOp { offset: *offset, data }).collect();
+    ops.chunks(REQUESTS).try_for_each(|ops| base.write_batch(ops))?;
+    *written = Some(before + bytes as u64);
     Ok(())
 }
 
-/// Writes bytes to the base, runs of blocks with and without content each at once.
-fn write(base: &dyn BlockDevice, bytes: &[u8], mut offset: u64) -> Result<()> {
-    let is_zero = |block: &&[u8]| block.iter().all(|byte| *byte == 0);
+fn is_zero(block: &[u8]) -> bool {
+    block.iter().all(|byte| *byte == 0)
+}
+
+/// Bytes, and the first byte of the base that they are for.
+type Placed<'a> = (u64, [&'a [u8]; 1]);
+
+/// Adds the runs of blocks with content, and those without, of bytes that are for `offset`.
+fn split_zeros<'a>(
+    mut bytes: &'a [u8],
+    mut offset: u64,
+    contents: &mut Vec<Placed<'a>>,
+    zeros: &mut Vec<Placed<'a>>,
+) {
     let blocks: Vec<&[u8]> = bytes.chunks(BLOCK as usize).collect();
     for alike in blocks.chunk_by(|a, b| is_zero(a) == is_zero(b)) {
-        let len = alike.iter().map(|block| block.len() as u64).sum();
-        match is_zero(&alike[0]) {
-            true => base.write_zeroes(offset, len)?,
-            false => base.write_batch(&[WriteOp { offset, data: alike }])?,
-        }
-        offset += len;
+        let (run, rest) = bytes.split_at(alike.iter().map(|block| block.len()).sum());
+        let to = if is_zero(alike[0]) { &mut *zeros } else { &mut *contents };
+        to.push((offset, [run]));
+        offset += run.len() as u64;
+        bytes = rest;
     }
-    Ok(())
 }
 
 /// Returns what is left of a range without the bytes to keep, before and behind them.

@@ -218,6 +218,11 @@ impl<'a> MaxByAge<'a> for Option<&'a Found<'a>> {
     }
 }
 
+/// Returns whether a slot begins as a unit does, whatever its other bytes are.
+pub(super) fn is_unit(slot: &[u8]) -> bool {
+    slot.starts_with(&MAGIC.to_le_bytes())
+}
+
 /// Reads a slot of the unit `number`: `None` if it was never written.
 fn parse(bytes: &[u8], number: u64) -> Result<Option<Found<'_>>, &'static str> {
     if bytes.iter().all(|byte| *byte == 0) {

@@ -98,8 +98,8 @@ impl CowDevice {
     /// [`base_of`](Self::base_of).
     ///
     /// # Errors
-    /// A top of another base (ESTALE), of another size or damaged (EUCLEAN); those of the two
-    /// devices.
+    /// A top of another base (ESTALE), of another size or damaged (EUCLEAN); a new one with other
+    /// content behind the zeros (EINVAL); those of the two devices.
     pub fn new(base: Arc<dyn BlockDevice>, top: Arc<dyn BlockDevice>, name: &str) -> Result<Self> {
         let top = Top::open(top, BaseIdentity::read(&*base)?, name)?;
         Ok(Self { size: base.size(), base, top: Some(top), name: None, copying: RwLock::default() })

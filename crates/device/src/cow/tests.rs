@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// Blocks of the base, and bytes of a part of one.
 const SIZE: usize = 37 * BLOCK as usize + 512;
+/// The end of two slots of the header, and two of the only unit of the map.
+const MAP_END: usize = 4 * BLOCK as usize;
 
 fn base() -> Arc<MemDevice> {
     Arc::new(MemDevice::from_bytes((0..SIZE).map(|at| (at / 7) as u8).collect()))
@@ -335,13 +337,29 @@ fn a_new_top_has_nothing_of_an_older_one() {
 fn a_top_whose_first_header_was_cut_is_new() {
     // On a file of its size, and on a larger device that was used before.
     for more in [0, 1 << 20] {
-        let size = CowDevice::top_size(SIZE as u64).unwrap() as usize;
-        let bytes = [vec![0; 8192], vec![7; size - 8192 + more]].concat();
+        let mut bytes = changed().1.to_bytes();
+        bytes[..8192].fill(0);
+        bytes[MAP_END..].fill(7);
+        bytes.resize(bytes.len() + more, 7);
         let above = Arc::new(MemDevice::from_bytes(bytes));
         drop(CowDevice::new(base(), above.clone(), "base").unwrap());
         above.write_at(&[0; 500], 4096 + 20).unwrap();
         let device = CowDevice::new(base(), above, "base").unwrap();
         assert!(device.own_bytes() == 0 && read_all(&device) == base().to_bytes());
+    }
+}
+
+#[test]
+fn a_file_that_is_named_as_a_top_by_mistake_is_kept() {
+    // As a disk whose first blocks are free. The last one also has a unit of a top.
+    for content in [8192..MAP_END, 12_288..MAP_END, 8292..12_288] {
+        let mut bytes = changed().1.to_bytes();
+        bytes[..8192].fill(0);
+        bytes[content.clone()].fill(7);
+        let above = Arc::new(MemDevice::from_bytes(bytes.clone()));
+        let e = CowDevice::new(base(), above.clone(), "base").unwrap_err();
+        assert!(e.errno() == errno::EINVAL && e.to_string().contains("is no top of an overlay"), "{e}");
+        assert!(above.to_bytes() == bytes, "{content:?}");
     }
 }
 

@@ -15,7 +15,7 @@
 
 use super::UNIT;
 use super::header::{Header, Slot};
-use super::map::{Map, units_of};
+use super::map::{Map, is_unit, units_of};
 use super::{BLOCK, refused};
 use crate::errno::{EINVAL, EIO, ESTALE, EUCLEAN};
 use crate::identity::BaseIdentity;
@@ -90,7 +90,8 @@ impl Top {
     /// can be written; one for reading maps nothing.
     ///
     /// # Errors
-    /// A top of another base (ESTALE), of another size, or damaged (EUCLEAN); the device's.
+    /// A top of another base (ESTALE), of another size, or damaged (EUCLEAN); a file that is to be
+    /// a new top, and holds something else (EINVAL); the device's.
     pub(super) fn open(device: Arc<dyn BlockDevice>, base: BaseIdentity, name: &str) -> Result<Self> {
         let blocks = base.size.div_ceil(BLOCK);
         let size = size_of(base.size).unwrap_or(u64::MAX);
@@ -148,22 +149,44 @@ impl Top {
     }
 
     /// Makes the map of a new top zeros, durably: a file that is used again may have units that are
-    /// valid.
+    /// valid. A file that holds something else was named by mistake, and keeps all that it has.
     fn clear_map(&self) -> Result<()> {
-        let mut bytes = AlignedBuf::zeroed((self.data - SLOTS * UNIT as u64).min(READ) as usize);
+        let mut was_used = false;
+        self.each_piece_of_map(|_, piece| {
+            for slot in piece.chunks(UNIT).filter(|slot| has_content(slot)) {
+                if !is_unit(slot) {
+                    let why = "is no top of an overlay: it holds zeros, and something else behind them";
+                    return Err(refused(&*self.device, EINVAL, why));
+                }
+                was_used = true;
+            }
+            Ok(())
+        })?;
+        if was_used {
+            self.each_piece_of_map(|at, piece| {
+                // A hole stays one.
+                if !has_content(piece) {
+                    return Ok(());
+                }
+                piece.fill(0);
+                self.device.write_at(piece, at)
+            })?;
+        }
+        self.device.flush()
+    }
+
+    /// Calls `f` for each piece of the map on the medium, with its first byte and its content.
+    fn each_piece_of_map(&self, mut f: impl FnMut(u64, &mut [u8]) -> Result<()>) -> Result<()> {
         let mut at = SLOTS * UNIT as u64;
+        let mut bytes = AlignedBuf::zeroed((self.data - at).min(READ) as usize);
         while at < self.data {
             let n = (self.data - at).min(READ);
             let piece = &mut bytes[..n as usize];
-            // A hole stays one.
             self.device.read_at(piece, at)?;
-            if piece.iter().any(|byte| *byte != 0) {
-                piece.fill(0);
-                self.device.write_at(piece, at)?;
-            }
+            f(at, piece)?;
             at += n;
         }
-        self.device.flush()
+        Ok(())
     }
 
     /// Returns where a byte of the base is, if the top has its block.
@@ -229,6 +252,10 @@ impl Flushing {
     }
 }
 
+fn has_content(bytes: &[u8]) -> bool {
+    bytes.iter().any(|byte| *byte != 0)
+}
+
 /// Returns whether a top whose header cannot be read was cut while it was made: it has the room,
 /// and zeros where nothing is written before the first header is durable.
 fn was_being_made(device: &dyn BlockDevice, blocks: u64, size: u64) -> Result<bool> {
@@ -239,7 +266,7 @@ fn was_being_made(device: &dyn BlockDevice, blocks: u64, size: u64) -> Result<bo
     let mut bytes = AlignedBuf::zeroed(UNIT);
     for at in [0].into_iter().chain((SLOTS * unit..data_of(blocks)).step_by(UNIT)) {
         device.read_at(&mut bytes, at)?;
-        if bytes.iter().any(|byte| *byte != 0) {
+        if has_content(&bytes) {
             return Ok(false);
         }
     }

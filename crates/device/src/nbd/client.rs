@@ -8,14 +8,14 @@
 //! - no connection comes about in the time that `reconnect=` gives, or one request is lost with its
 //!   connection again and again for as long;
 //! - the server breaks the protocol;
-//! - the export is another than before: smaller, or without what was relied on;
+//! - the export is another than before: smaller, read-only, or without FLUSH or FUA;
 //! - what was acknowledged cannot be written again;
 //! - its guard refuses.
 
 use super::error::NbdError;
 use super::handshake::Agreed;
 use super::job::{Data, Job};
-use super::request::{Command, FUA, Request};
+use super::request::{Command, FUA, Request, pieces};
 use super::session::{Connector, Session};
 use super::unflushed::{Kept, Unflushed};
 use super::wire::ExportFlags;
@@ -24,6 +24,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// The most bytes of one request with content: of a longer one the server works on several parts at
+/// once.
+const CUT: u64 = 256 << 10;
 /// The first pause between two tries to connect, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -43,7 +46,7 @@ struct State {
 /// An export that is open.
 #[derive(Debug)]
 pub(crate) struct Client {
-    connector: Connector,
+    pub(super) connector: Connector,
     pub(crate) agreed: Agreed,
     state: Mutex<State>,
     changed: Condvar,
@@ -215,13 +218,39 @@ impl Client {
         let writes = self.unflushed.to_repeat();
         let mut jobs: Vec<Job<'_>> = writes.iter().map(|write| job_of(write, self.write_flags)).collect();
         session.run(&mut jobs)?;
-        let refused = jobs.iter_mut().find_map(|job| Some((job.failed.take()?, job.request)));
-        match refused {
-            None => Ok(session),
-            Some((why, Request { offset, len, .. })) => {
-                Err(NbdError::Replay { offset, len: len.into(), why: Box::new(why) })
+        for job in &mut jobs {
+            if let Some(why) = job.failed.take() {
+                self.repeat_as_content(&session, job.request, why)?;
             }
         }
+        Ok(session)
+    }
+
+    /// Writes zeros again as content, where the server has no other way now. Any other write that
+    /// the server has `refused` cannot be written again.
+    ///
+    /// # Errors
+    /// [`NbdError::Replay`], of the `refused` request and the reason; a loss.
+    fn repeat_as_content(&self, session: &Session, refused: Request, why: NbdError) -> Result<(), NbdError> {
+        let Request { command, offset, len, .. } = refused;
+        let failed = |why| Err(NbdError::Replay { offset, len: len.into(), why: Box::new(why) });
+        if command != Command::WriteZeroes || !why.is_unsupported() {
+            return failed(why);
+        }
+        let zeros = Arc::new(vec![0; self.cut().min(len.into()) as usize]);
+        let of_zeros = |(offset, len): (u64, u32)| {
+            let is_whole = len as usize == zeros.len();
+            let bytes = if is_whole { Arc::clone(&zeros) } else { Arc::new(vec![0; len as usize]) };
+            job_of(&Kept { offset, len, bytes: Some(bytes) }, self.write_flags)
+        };
+        let mut jobs: Vec<Job<'_>> = pieces(offset, len.into(), self.cut()).map(of_zeros).collect();
+        session.run(&mut jobs)?;
+        jobs.iter_mut().find_map(|job| job.failed.take()).map_or(Ok(()), failed)
+    }
+
+    /// Returns the most bytes of a request with content.
+    pub(crate) fn cut(&self) -> u64 {
+        CUT.min(self.agreed.max_block.into())
     }
 
     /// Sets what is asked on each new connection before anything is written.

@@ -8,25 +8,23 @@
 //!   whole blocks that were read before.
 
 use super::allocation::Allocation;
-use super::claim::Claim;
+use super::claim::{claim, place_of};
 use super::client::Client;
 use super::error::NbdError;
 use super::job::{Data, Job};
-use super::request::{Command, Request};
+use super::request::{Command, Request, pieces};
 use super::session::Connector;
 use super::unflushed::Kept;
 use super::url::{NbdUrl, without_password};
-use super::wire::ExportFlags;
 use super::{NbdExport, NbdFailure};
 use crate::block_device::{check_range, zero_by_writing};
+use crate::name_claim::{NameClaim, Place};
 use crate::{BlockDevice, DeviceError, FileOptions, Op, ReadOp, RepeatGuard, Result, WriteOp};
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The most bytes of one request with content: of a longer one the server works on several parts at
-/// once.
-const CUT: u64 = 256 << 10;
 /// The most bytes of one request without content.
 const CUT_ZEROES: u64 = 32 << 20;
 /// Bytes from which on a read asks first what is a hole.
@@ -48,25 +46,27 @@ pub struct NbdDevice {
     allocation: Allocation,
     /// Held by a write that reads blocks first, because it covers only a part of them.
     partial_block: Mutex<()>,
-    _claim: Option<Claim>,
+    /// None for a reader that takes no lock.
+    claims: Vec<NameClaim>,
 }
 
 impl NbdDevice {
     /// Opens the export of a URL.
     ///
     /// `part` names the partition that the caller will use, so that another one of the same export
-    /// can be open on this host at the same time.
+    /// can be open on this host at the same time. [`open_url`](crate::open_url), which reads the
+    /// table, also keeps one partition from being opened by two of its names.
     ///
     /// # Errors
     /// [`Op::Open`] with an [`NbdFailure`]; [`Op::Lock`] while this host has the same volume open.
     pub fn open(url: &str, part: Option<&str>, options: &FileOptions) -> Result<Self> {
         let (parsed, read_only) = (parse(url)?, options.read_only);
         let refused = |op, why| failure(op, 0, 0, url, why);
-        let claim = match read_only && options.unlocked {
+        let claimed = match read_only && options.unlocked {
             true => None,
-            false => Some(Claim::new(&parsed, part.unwrap_or_default(), read_only)),
+            false => Some(claim(&parsed, place_of(&parsed, part), read_only)),
         };
-        let claim = claim.transpose().map_err(|why| refused(Op::Lock, why))?;
+        let claimed = claimed.transpose().map_err(|why| refused(Op::Lock, why))?;
         let open = |why| refused(Op::Open, why);
         let client = Connector::new(parsed, read_only).and_then(Client::open).map_err(open)?;
         Ok(Self {
@@ -75,8 +75,22 @@ impl NbdDevice {
             read_only,
             allocation: Allocation::default(),
             partial_block: Mutex::default(),
-            _claim: claim,
+            claims: claimed.into_iter().collect(),
         })
+    }
+
+    /// Claims the bytes that the partition of the URL has turned out to be: a partition has other
+    /// names too, and other volumes may reach into it.
+    ///
+    /// # Errors
+    /// [`Op::Lock`] while this host has some of these bytes open.
+    pub(crate) fn claim_bytes(&mut self, bytes: Range<u64>) -> Result<()> {
+        if !self.claims.is_empty() {
+            let claimed = claim(&self.client.connector.url, Place::Bytes(bytes), self.read_only);
+            let claimed = claimed.map_err(|why| self.failed(Op::Lock, 0, 0, why))?;
+            self.claims.push(claimed);
+        }
+        Ok(())
     }
 
     /// Returns the exports that the server of a URL lists, `None` if it does not list any.
@@ -86,10 +100,6 @@ impl NbdDevice {
     pub fn list(url: &str) -> Result<Option<Vec<NbdExport>>> {
         let listed = Connector::new(parse(url)?, true).and_then(|connector| connector.list());
         listed.map_err(|why| failure(Op::Open, 0, 0, url, why))
-    }
-
-    fn has(&self, flag: u16) -> bool {
-        self.client.agreed.flags.has(flag)
     }
 
     fn failed(&self, op: Op, offset: u64, len: u64, why: NbdError) -> DeviceError {
@@ -112,11 +122,6 @@ impl NbdDevice {
         block == 1 || (offset.is_multiple_of(block) && len.is_multiple_of(block))
     }
 
-    /// The most bytes of a request with content.
-    fn cut(&self) -> u64 {
-        CUT.min(self.client.agreed.max_block.into())
-    }
-
     /// Runs requests without content that cover a range.
     fn run_over(&self, command: Command, offset: u64, len: u64) -> std::result::Result<(), NbdError> {
         let mut jobs: Vec<Job<'_>> = pieces(offset, len, CUT_ZEROES)
@@ -127,7 +132,7 @@ impl NbdDevice {
 
     /// Reads aligned ranges.
     fn read_all<'a>(&self, ops: impl Iterator<Item = (u64, &'a mut [u8])>) -> Result<()> {
-        let cut = self.cut();
+        let cut = self.client.cut();
         let mut jobs = Vec::new();
         let (mut first, mut bytes) = (None, 0);
         for (offset, buf) in ops {
@@ -243,7 +248,7 @@ impl NbdDevice {
         let total: u64 = data.iter().map(|piece| piece.len() as u64).sum();
         let mut rest = data.iter().copied();
         let mut piece: &[u8] = &[];
-        pieces(offset, total, self.cut()).map(move |(offset, len)| {
+        pieces(offset, total, self.client.cut()).map(move |(offset, len)| {
             let mut bytes = self.client.buffer(len as usize);
             while bytes.len() < len as usize {
                 if piece.is_empty() {
@@ -337,7 +342,7 @@ impl BlockDevice for NbdDevice {
         self.check_change(Op::Discard, offset, len)?;
         let block = self.block();
         let (start, end) = (offset.next_multiple_of(block), (offset + len) / block * block);
-        if start >= end || !self.has(ExportFlags::TRIM) {
+        if start >= end {
             return Ok(());
         }
         let changed = || self.allocation.change(start, end - start);
@@ -356,15 +361,15 @@ impl BlockDevice for NbdDevice {
         if len == 0 {
             return Ok(());
         }
-        if !self.has(ExportFlags::WRITE_ZEROES) || !self.fits(offset, len) {
+        if !self.fits(offset, len) {
             return zero_by_writing(self, offset, len);
         }
         let zeros = pieces(offset, len, CUT_ZEROES);
         let zeros = zeros.map(|(offset, len)| Kept { offset, len, bytes: None });
         let wrote = self.write_all(&[(offset, len)], zeros);
         match wrote.as_ref().err().and_then(DeviceError::nbd) {
-            // A server that has it, and not for this place.
-            Some(NbdError::Failed { errno: 95, .. }) => zero_by_writing(self, offset, len),
+            // The server has no way, or none for this place.
+            Some(why) if why.is_unsupported() => zero_by_writing(self, offset, len),
             _ => wrote,
         }
     }
@@ -374,12 +379,6 @@ fn parse(url: &str) -> Result<NbdUrl> {
     let shown = without_password(url.as_ref());
     let refused = |why| DeviceError::at_path(Op::Open, Path::new(&shown), crate::errno::EINVAL, why);
     NbdUrl::parse(url).map_err(refused)
-}
-
-/// Cuts a range into pieces of at most `cut` bytes.
-fn pieces(offset: u64, len: u64, cut: u64) -> impl Iterator<Item = (u64, u32)> {
-    let cut = cut.clamp(1, u32::MAX.into());
-    (0..len.div_ceil(cut)).map(move |i| (offset + i * cut, (len - i * cut).min(cut) as u32))
 }
 
 fn failure(op: Op, offset: u64, len: u64, url: &str, why: NbdError) -> DeviceError {

@@ -3,6 +3,9 @@
 use crate::errno::{EACCES, EBUSY, EINVAL, EIO, ENOENT, ENOMEM, ENOSPC, ENXIO, EOPNOTSUPP, EPERM, EROFS};
 use std::fmt;
 
+/// ENOTSUP of the protocol, which is Linux's number on each system.
+const NOT_SUPPORTED: u32 = 95;
+
 /// A failure of an NBD connection, or of a request on it.
 ///
 /// A [loss](Self::is_loss) ends the connection, and the client makes a new one. Everything else is
@@ -85,6 +88,8 @@ pub enum NbdError {
     ChunkTwice { offset: u64, len: u64 },
     /// Content that is scattered over the request in very many pieces.
     ChunkPieces { offset: u64, most: usize },
+    /// A reply in more chunks than any that makes sense.
+    ChunksEndless { command: &'static str, len: u32, most: usize },
     /// A reply that ended before all content came.
     ChunkMissing { offset: u64, asked: u64, got: u64 },
     /// An error chunk whose number is no error.
@@ -107,6 +112,17 @@ pub enum NbdError {
 }
 
 impl NbdError {
+    /// Returns the failure of a command that the server does not offer.
+    pub(super) fn not_offered(command: &'static str) -> Self {
+        Self::Failed { command, errno: NOT_SUPPORTED, text: "it offers none".into() }
+    }
+
+    /// Returns whether the server has failed a request because it has no such command, or not for
+    /// that place.
+    pub(super) fn is_unsupported(&self) -> bool {
+        matches!(self, Self::Failed { errno: NOT_SUPPORTED, .. })
+    }
+
     /// Returns whether the connection is gone, and a new one may do.
     pub fn is_loss(&self) -> bool {
         matches!(
@@ -177,6 +193,7 @@ impl fmt::Display for NbdError {
             | Self::ChunkOutside { .. }
             | Self::ChunkTwice { .. }
             | Self::ChunkPieces { .. }
+            | Self::ChunksEndless { .. }
             | Self::ChunkMissing { .. }
             | Self::NoError
             | Self::EmptyStatus { .. }
@@ -316,6 +333,9 @@ impl NbdError {
             }
             Self::ChunkPieces { offset, most } => {
                 write!(f, "NBD: the content of a read at byte {offset} in more than {most} pieces")
+            }
+            Self::ChunksEndless { command, len, most } => {
+                write!(f, "NBD: more than {most} chunks in a reply to a {command} of {len} bytes")
             }
             Self::ChunkMissing { offset, asked, got } => {
                 write!(f, "NBD: a reply has {got} of {asked} bytes at byte {offset}")

@@ -83,9 +83,14 @@ impl Waiter {
         Self { number, thread: std::thread::current(), left, inbox }
     }
 
+    /// Returns how many of its requests have no answer.
+    pub(crate) fn left(&self) -> usize {
+        self.left.load(Ordering::Acquire)
+    }
+
     /// Returns whether all of its requests are answered.
     pub(crate) fn is_answered(&self) -> bool {
-        self.left.load(Ordering::Acquire) == 0
+        self.left() == 0
     }
 
     /// Counts an answer. Returns whether it was the last.

@@ -192,6 +192,10 @@ impl Link {
                 let command = pending.expected.request.command.name();
                 Some(Arrival::Failed(NbdError::Failed { command, errno, text }))
             }
+            Content::FailedAgain => {
+                reader.take(body.len.saturating_sub(body.prefix), self)?;
+                None
+            }
         };
         if let Some(arrival) = arrival {
             pending.waiter.deliver(pending.job, arrival, mine.as_deref_mut());

@@ -132,7 +132,7 @@ impl Link {
             return Err(lost.clone());
         }
         let waiter = table.register(jobs, count, self.terms);
-        self.in_flight.fetch_add(count, Ordering::Relaxed);
+        self.in_flight.fetch_add(waiter.left(), Ordering::Relaxed);
         if !table.is_sending && !table.leader_sends {
             table.is_sending = true;
             self.send_all(table)?;

@@ -1,7 +1,7 @@
 //! Replies, from bytes: simple ones, and chunks of structured ones.
 //!
 //! Nothing of a server is trusted: what a chunk says of itself is compared with the request that it
-//! answers, before memory is written or taken.
+//! answers, before memory is written or taken. The chunks of a reply are bounded in number.
 
 use super::error::NbdError;
 use super::request::{Command, Request};
@@ -29,6 +29,9 @@ pub(crate) const MOST_EXTENTS: u32 = 128 << 10;
 /// The most pieces of a read that have come and lie apart. A server may send them in any order, and
 /// none sends less than a sector.
 const MOST_PIECES: usize = 1024;
+
+/// Bytes of a sector.
+const SECTOR: usize = 512;
 
 /// The server is shutting down.
 const ESHUTDOWN: u32 = 108;
@@ -122,6 +125,8 @@ pub(crate) enum Content {
         errno: u32,
         text: usize,
     },
+    /// The request failed once more: the first reason is that of the request.
+    FailedAgain,
 }
 
 /// A request that was sent, and what has come of its reply.
@@ -138,11 +143,14 @@ pub(crate) struct Expected {
     has_status: bool,
     /// An error has come.
     has_failed: bool,
+    /// The chunks that have come.
+    chunks: usize,
 }
 
 impl Expected {
     pub(crate) fn new(request: Request, structured: bool, allocation: Option<u32>) -> Self {
-        Self { request, structured, allocation, come: Vec::new(), has_status: false, has_failed: false }
+        let (come, has_status, has_failed) = (Vec::new(), false, false);
+        Self { request, structured, allocation, come, has_status, has_failed, chunks: 0 }
     }
 
     /// Returns what follows this header.
@@ -209,6 +217,7 @@ impl Expected {
             }
             Header::Chunk { kind, .. } => kind,
         };
+        self.count_chunk()?;
         let short =
             NbdError::ChunkLength { kind, len: prefix.len() as u32, least: body.prefix as u32, most: 0 };
         let mut rest = prefix;
@@ -247,6 +256,19 @@ impl Expected {
         content.ok_or(short)
     }
 
+    /// Counts a chunk. Content comes once, and then is bounded by the request; errors may come any
+    /// number of times. Both take memory and time by the chunk.
+    fn count_chunk(&mut self) -> Result<(), NbdError> {
+        let Request { command, len, .. } = self.request;
+        let sectors = if command == Command::Read { len as usize / SECTOR } else { 0 };
+        let most = MOST_PIECES + sectors;
+        self.chunks += 1;
+        match self.chunks > most {
+            true => Err(NbdError::ChunksEndless { command: command.name(), len, most }),
+            false => Ok(()),
+        }
+    }
+
     fn failure(&mut self, kind: u16, body: Body, rest: &mut &[u8]) -> Result<Option<Content>, NbdError> {
         let (Some(errno), Some(len)) = (take_u32(rest), rest.first_chunk()) else { return Ok(None) };
         let text = usize::from(u16::from_be_bytes(*len));
@@ -255,11 +277,12 @@ impl Expected {
             let (len, least) = (body.len as u32, (text + body.prefix) as u32);
             return Err(NbdError::ChunkLength { kind, len, least, most: LONGEST_TEXT });
         }
-        self.has_failed = true;
+        let is_first = !std::mem::replace(&mut self.has_failed, true);
         match errno {
             0 => Err(NbdError::NoError),
             ESHUTDOWN => Err(NbdError::ShuttingDown),
-            errno => Ok(Some(Content::Failed { errno, text })),
+            errno if is_first => Ok(Some(Content::Failed { errno, text })),
+            _ => Ok(Some(Content::FailedAgain)),
         }
     }
 

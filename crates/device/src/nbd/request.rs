@@ -57,6 +57,12 @@ impl Request {
     }
 }
 
+/// Cuts a range into pieces of at most `cut` bytes.
+pub(crate) fn pieces(offset: u64, len: u64, cut: u64) -> impl Iterator<Item = (u64, u32)> {
+    let cut = cut.clamp(1, u32::MAX.into());
+    (0..len.div_ceil(cut)).map(move |i| (offset + i * cut, (len - i * cut).min(cut) as u32))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

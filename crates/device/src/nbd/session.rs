@@ -80,19 +80,21 @@ impl Connector {
     pub(crate) fn open(&self, generation: u64, timeout: Duration) -> Result<(Session, Agreed), NbdError> {
         let export = self.url.export_name();
         let (socket, agreed) = self.negotiate(timeout, |handshake| handshake.open(export))?;
-        let terms =
-            Terms { structured: agreed.structured, allocation: agreed.allocation, timeout: self.url.timeout };
-        let mut links = vec![Link::new(socket, terms)];
+        let mut links = vec![Link::new(socket, self.terms(&agreed))];
         // Where a flush covers one connection alone, there is one.
         let wanted = if agreed.flags.has(ExportFlags::MULTI_CONN) { self.url.connections } else { 1 };
         while links.len() < wanted {
             let (socket, other) = self.negotiate(timeout, |handshake| handshake.open(export))?;
             self.check_same(&agreed, &other)?;
-            let terms =
-                Terms { structured: other.structured, allocation: other.allocation, timeout: terms.timeout };
-            links.push(Link::new(socket, terms));
+            links.push(Link::new(socket, self.terms(&other)));
         }
         Ok((Session { generation, links }, agreed))
+    }
+
+    /// Returns the terms of a connection on which this was agreed.
+    fn terms(&self, agreed: &Agreed) -> Terms {
+        let Agreed { flags, structured, allocation, .. } = *agreed;
+        Terms { structured, allocation, flags, timeout: self.url.timeout }
     }
 
     /// Returns the exports that the server lists, `None` if it lists none to this client.
@@ -105,6 +107,7 @@ impl Connector {
     }
 
     /// Checks that an export is what it was: that it holds the volume, and does what was relied on.
+    /// Writes of zeros, TRIM and block status may come and go: see [`Terms`].
     ///
     /// # Errors
     /// [`NbdError::SizeChanged`], [`NbdError::Changed`].
@@ -117,10 +120,8 @@ impl Connector {
             () if !self.read_only && is.flags.has(ExportFlags::READ_ONLY) => "it can be read only",
             () if lost(ExportFlags::FLUSH) => "it has no flush",
             () if lost(ExportFlags::FUA) && !was.flags.has(ExportFlags::FLUSH) => "it has no FUA",
-            () if lost(ExportFlags::WRITE_ZEROES) => "it has no write of zeros",
             () if is.min_block > was.min_block => "its block is larger",
             () if is.max_block < was.max_block => "its requests have to be smaller",
-            () if was.allocation.is_some() && is.allocation.is_none() => "it has no block status",
             () => return Ok(()),
         };
         Err(NbdError::Changed { what })

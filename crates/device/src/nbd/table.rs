@@ -1,20 +1,35 @@
 //! The requests in flight on a connection, and what its threads share besides.
 
 use super::error::NbdError;
-use super::job::{Data, Job, Waiter};
+use super::job::{Arrival, Data, Job, Waiter};
 use super::outgoing::Outgoing;
 use super::reader::{Due, Reader};
 use super::reply::{Body, Expected};
+use super::request::Command;
+use super::wire::ExportFlags;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What was agreed on with the server that replies depend on.
+/// What was agreed on with the server that requests and replies of a connection depend on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms {
     pub(crate) structured: bool,
     pub(crate) allocation: Option<u32>,
+    pub(crate) flags: ExportFlags,
     pub(crate) timeout: Duration,
+}
+
+impl Terms {
+    /// Returns whether the server has agreed to take a command. A client may send no other.
+    fn offers(&self, command: Command) -> bool {
+        match command {
+            Command::Trim => self.flags.has(ExportFlags::TRIM),
+            Command::WriteZeroes => self.flags.has(ExportFlags::WRITE_ZEROES),
+            Command::BlockStatus => self.allocation.is_some(),
+            Command::Read | Command::Write | Command::Flush | Command::Disconnect => true,
+        }
+    }
 }
 
 /// A request in flight.
@@ -75,12 +90,21 @@ impl Table {
         self.is_sending.then(|| std::mem::replace(&mut self.outgoing, std::mem::take(&mut self.spare)))
     }
 
-    /// Enters the `count` jobs that are not done, and queues their requests.
+    /// Enters the `count` jobs that are not done, and queues their requests. A command that this
+    /// connection's server does not offer fails at once, as a server fails one that it lacks: the
+    /// server of the connection before may have offered it.
     pub(super) fn register(&mut self, jobs: &[Job<'_>], count: usize, terms: Terms) -> Arc<Waiter> {
         let waiter = Arc::new(Waiter::new(self.next_waiter, count));
         self.next_waiter += 1;
         let deadline = self.clock.saturating_add(terms.timeout);
         for (index, job) in jobs.iter().enumerate().filter(|(_, job)| !job.done) {
+            let command = job.request.command;
+            if !terms.offers(command) {
+                waiter.deliver(index, Arrival::Failed(NbdError::not_offered(command.name())), None);
+                waiter.deliver(index, Arrival::Done, None);
+                waiter.count_answer();
+                continue;
+            }
             let expected = Expected::new(job.request, terms.structured, terms.allocation);
             let cookie = self.next_cookie;
             self.next_cookie += 1;

@@ -40,6 +40,33 @@ pub(super) fn split_names(bytes: &[u8]) -> Vec<String> {
     names.map(|name| String::from_utf8_lossy(name).into_owned()).collect()
 }
 
+/// The most items that room is made for.
+const MOST: usize = 64 << 20;
+/// How often room is made. Others may make more of what is listed meanwhile.
+const TRIES: usize = 8;
+
+/// Calls `list` with room for `first` items, and again with the room that it then says, until it
+/// does not fail with ERANGE. Returns the items and its answer.
+///
+/// # Errors
+/// The errno of `list`.
+pub(super) fn with_room<T: Clone>(
+    empty: T,
+    first: usize,
+    mut list: impl FnMut(&mut [T], &mut usize) -> Result<i32, i32>,
+) -> Result<(Vec<T>, i32), i32> {
+    let mut room = first;
+    for _ in 0..TRIES {
+        let mut found = vec![empty.clone(); room];
+        match list(&mut found, &mut room) {
+            Ok(answer) => return Ok((found, answer)),
+            Err(ERANGE) => room = room.max(2 * found.len()).min(MOST),
+            Err(errno) => return Err(errno),
+        }
+    }
+    Err(ERANGE)
+}
+
 impl Pool {
     /// Connects to the cluster of a URL, and finds the pool.
     ///
@@ -128,34 +155,25 @@ impl Pool {
         set.map(drop).map_err(|errno| RbdError::of_call("be configured", errno))
     }
 
-    /// Returns the names of all pools, none if they cannot be told.
-    fn names_of_pools(&self) -> Vec<String> {
-        let mut names = vec![0_u8; 64 << 10];
-        // SAFETY: the cluster is connected; as much room as is said.
-        let len = unsafe {
-            (self.api.rados.rados_pool_list)(self.cluster, names.as_mut_ptr().cast::<c_char>(), names.len())
-        };
-        names.truncate(usize::try_from(len).unwrap_or(0));
-        split_names(&names)
+    /// Returns the names of all pools, `None` if they cannot be told.
+    fn names_of_pools(&self) -> Option<Vec<String>> {
+        let listed = with_room(0_u8, 64 << 10, |names, room| {
+            let list = self.api.rados.rados_pool_list;
+            // SAFETY: the cluster is connected; as much room as is said.
+            let len = failed(unsafe { list(self.cluster, names.as_mut_ptr().cast(), names.len()) })?;
+            *room = usize::try_from(len).unwrap_or(0);
+            if *room > names.len() { Err(ERANGE) } else { Ok(len) }
+        });
+        listed.ok().map(|(names, _)| split_names(&names))
     }
 
-    /// Returns the names of all images of the pool, none if they cannot be told.
-    pub(super) fn names_of_images(&self) -> Vec<String> {
-        let mut len = 64 << 10;
-        for _ in 0..3 {
-            let mut names = vec![0_u8; len];
+    /// Returns the names of all images of the pool, `None` if they cannot be told.
+    pub(super) fn names_of_images(&self) -> Option<Vec<String>> {
+        let listed = with_room(0_u8, 64 << 10, |names, room| {
             // SAFETY: the pool is open; as much room as is said.
-            let done = unsafe {
-                (self.api.rbd.rbd_list)(self.pool, names.as_mut_ptr().cast::<c_char>(), &raw mut len)
-            };
-            match failed(done) {
-                Ok(_) => return split_names(&names),
-                // Some more, for images that are made meanwhile.
-                Err(ERANGE) => len = len.min(64 << 20) + 4096,
-                Err(_) => break,
-            }
-        }
-        Vec::new()
+            failed(unsafe { (self.api.rbd.rbd_list)(self.pool, names.as_mut_ptr().cast(), room) })
+        });
+        listed.ok().map(|(names, _)| split_names(&names))
     }
 }
 
@@ -182,4 +200,32 @@ pub(super) unsafe fn owned(text: *const c_char) -> String {
     }
     // SAFETY: promised by the caller.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_room_for_any_number() {
+        for there in [0, 62, 63, 64, 65, 1000] {
+            let mut calls = 0;
+            let listed = with_room(0_u8, 64, |found, room| {
+                calls += 1;
+                // As rbd_snap_list, which marks the end.
+                if found.len() < there + 1 {
+                    *room = there + 1;
+                    return Err(ERANGE);
+                }
+                found[..there].fill(7);
+                Ok(there as i32)
+            });
+            let (found, count) = listed.unwrap();
+            assert!(count as usize == there && found[..there].iter().all(|item| *item == 7), "{there}");
+            assert!(calls <= 2, "{calls} calls for {there}");
+        }
+        for errno in [ENOENT, ERANGE] {
+            assert_eq!(with_room(0_u8, 1, |_, _| Err(errno)).unwrap_err(), errno);
+        }
+    }
 }

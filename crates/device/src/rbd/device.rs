@@ -43,9 +43,11 @@ mod on_cluster {
     use super::super::image::Image;
     use super::{DeviceError, Op, RbdError, RbdUrl, Result, failure, parse};
     use crate::block_device::check_range;
+    use crate::name_claim::{InUse, NameClaim, Place};
     use crate::{BlockDevice, FileOptions, ReadOp, WriteOp};
     use std::fmt;
     use std::io;
+    use std::path::PathBuf;
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::mpsc;
     use std::thread;
@@ -65,6 +67,8 @@ mod on_cluster {
         image: Image,
         size: AtomicU64,
         read_only: bool,
+        /// A reader has no lock of the cluster, and is seen by the writers of this host alone.
+        _claim: Option<NameClaim>,
     }
 
     impl fmt::Debug for RbdDevice {
@@ -86,14 +90,26 @@ mod on_cluster {
         ///
         /// # Errors
         /// [`Op::Open`] with an [`RbdFailure`](crate::RbdFailure); [`Op::Lock`] while another
-        /// client holds the image's lock. For reading, that refuses a holder that lives, unless the
-        /// options say `unlocked` or the URL names a snapshot.
+        /// client holds the image's lock, and for writing while a process of this host reads the
+        /// image. For reading, that refuses a holder that lives, unless the options say `unlocked`
+        /// or the URL names a snapshot.
         pub fn open(url: &str, options: &FileOptions) -> Result<Self> {
             let (parsed, read_only, unlocked) = (parse(url)?, options.read_only, options.unlocked);
             let refused = |(op, why)| failure(op, 0, 0, url, why);
             if parsed.snapshot.is_some() && !read_only {
                 return Err(refused((Op::Open, RbdError::SnapshotReadOnly)));
             }
+            let medium = medium_of(&parsed);
+            let in_use = |InUse(by)| refused((Op::Lock, RbdError::InUseHere { by }));
+            let is_claimed = read_only && !unlocked && parsed.snapshot.is_none();
+            // Before it looks for a writer, which looks for readers once it has the lock.
+            let claim = is_claimed.then(|| NameClaim::new(medium.clone(), Place::WHOLE, true));
+            let claim = claim.transpose().map_err(in_use)?;
+            let check_readers = || match read_only {
+                true => Ok(()),
+                false => NameClaim::check_readers(&medium).map_err(in_use),
+            };
+            check_readers()?;
             let (reports, reported) = mpsc::channel();
             let mut waited = (parsed.timeout, "begin");
             let open = move || {
@@ -118,7 +134,8 @@ mod on_cluster {
                     }
                 }
             };
-            Ok(Self { image, size: size.into(), read_only })
+            check_readers()?;
+            Ok(Self { image, size: size.into(), read_only, _claim: claim })
         }
 
         fn check_change(&self, op: Op, offset: u64, len: u64) -> Result<()> {
@@ -127,6 +144,14 @@ mod on_cluster {
             }
             check_range(op, self.size(), offset, len)
         }
+    }
+
+    /// Returns what tells an image from all others. One cluster by two configurations is two.
+    fn medium_of(url: &RbdUrl) -> String {
+        let conf = url.conf.clone().or_else(|| std::env::var_os("CEPH_CONF").map(PathBuf::from));
+        let conf = conf.unwrap_or_else(|| "/etc/ceph/ceph.conf".into());
+        let conf = conf.canonicalize().unwrap_or(conf);
+        format!("rbd\0{}\0{}\0{}\0{}", conf.display(), url.pool, url.namespace, url.image)
     }
 
     fn open_image(

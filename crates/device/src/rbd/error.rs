@@ -19,17 +19,19 @@ pub enum RbdError {
     /// A step of the open took too long.
     Timeout { step: &'static str, seconds: u64 },
     /// There is no such pool.
-    NoPool { pool: String, there: Vec<String> },
+    NoPool { pool: String, there: Option<Vec<String>> },
     /// There is no such image in the pool.
-    NoImage { image: String, there: Vec<String> },
+    NoImage { image: String, there: Option<Vec<String>> },
     /// The image has no such snapshot.
-    NoSnapshot { snapshot: String, there: Vec<String> },
+    NoSnapshot { snapshot: String, there: Option<Vec<String>> },
     /// A snapshot was opened for writing.
     SnapshotReadOnly,
     /// The image lacks the feature exclusive-lock.
     NoLock { spec: String },
     /// Another client holds the lock of the image.
     InUse { by: Option<String> },
+    /// A process of this host reads the image.
+    InUseHere { by: Option<u32> },
     /// Another client has broken the lock, and the cluster rejects this one.
     Fenced,
     /// A read ended before its end.
@@ -60,7 +62,7 @@ impl RbdError {
             Self::NoPool { .. } | Self::NoImage { .. } | Self::NoSnapshot { .. } => ENOENT,
             Self::SnapshotReadOnly => EROFS,
             Self::NoLock { .. } => EINVAL,
-            Self::InUse { .. } => EBUSY,
+            Self::InUse { .. } | Self::InUseHere { .. } => EBUSY,
             Self::Failed { errno: EDQUOT, .. } => ENOSPC,
             Self::Failed { errno: errno @ (EACCES | EPERM | ENOMEM | ENOSPC | EROFS), .. } => *errno,
             Self::Failed { .. } | Self::Fenced | Self::Short { .. } => EIO,
@@ -95,10 +97,14 @@ impl fmt::Display for RbdError {
                 "the cluster took more than {seconds} s to {step}: ceph -s tells what it lacks, timeout= \
                  waits longer"
             ),
-            Self::NoPool { pool, there } => write!(f, "the cluster has no pool {pool:?}; {}", list(there)),
-            Self::NoImage { image, there } => write!(f, "the pool has no image {image:?}; {}", list(there)),
+            Self::NoPool { pool, there } => {
+                write!(f, "the cluster has no pool {pool:?}; {}", list(there.as_deref()))
+            }
+            Self::NoImage { image, there } => {
+                write!(f, "the pool has no image {image:?}; {}", list(there.as_deref()))
+            }
             Self::NoSnapshot { snapshot, there } => {
-                write!(f, "the image has no snapshot {snapshot:?}; {}", list(there))
+                write!(f, "the image has no snapshot {snapshot:?}; {}", list(there.as_deref()))
             }
             Self::SnapshotReadOnly => write!(f, "a snapshot can be read only"),
             Self::NoLock { spec } => write!(
@@ -112,6 +118,10 @@ impl fmt::Display for RbdError {
                  parameter break-lock=yes takes the image from that client, whose writes then fail"
             ),
             Self::InUse { by: None } => write!(f, "is in use: another client holds its lock"),
+            Self::InUseHere { by: Some(by) } => {
+                write!(f, "is in use: the process {by} of this host reads the image")
+            }
+            Self::InUseHere { by: None } => write!(f, "is in use: a process of this host reads the image"),
             Self::Fenced => write!(f, "another client has broken the lock, and the cluster rejects this one"),
             Self::Short { asked, got } => write!(f, "the image ended: {got} of {asked} bytes"),
             Self::Failed { what, errno } => write!(f, "the cluster failed to {what}: {}", text(*errno)),
@@ -119,10 +129,12 @@ impl fmt::Display for RbdError {
     }
 }
 
-fn list(there: &[String]) -> String {
+/// Returns what there is, as far as it is known.
+fn list(there: Option<&[String]>) -> String {
     match there {
-        [] => "there are none".into(),
-        there => {
+        None => "which there are cannot be told".into(),
+        Some([]) => "there are none".into(),
+        Some(there) => {
             let shown: Vec<String> = there.iter().take(20).map(|name| format!("{name:?}")).collect();
             let more = if there.len() > 20 { ", ..." } else { "" };
             format!("there are {}{more}", shown.join(", "))
@@ -154,3 +166,17 @@ impl fmt::Display for RbdFailure {
 }
 
 impl std::error::Error for RbdFailure {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_not_none() {
+        let said = |there| RbdError::NoSnapshot { snapshot: "s".into(), there }.to_string();
+        let some = vec!["a".to_owned(), "b".to_owned()];
+        assert!(said(Some(some)).ends_with(r#"; there are "a", "b""#));
+        assert!(said(Some(Vec::new())).ends_with("; there are none"));
+        assert!(said(None).ends_with("; which there are cannot be told"));
+    }
+}

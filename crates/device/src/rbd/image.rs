@@ -4,7 +4,7 @@
 //! that it began, because they use the caller's memory.
 #![allow(unsafe_code)]
 
-use super::cluster::{Pool, c, failed, owned, split_names};
+use super::cluster::{Pool, c, failed, owned, split_names, with_room};
 use super::error::RbdError;
 use super::library::{EXCLUSIVE, FEATURE_EXCLUSIVE_LOCK, Handle, Rbd, Snapshot, Watcher};
 use super::url::RbdUrl;
@@ -69,18 +69,22 @@ impl Image {
         &self.pool.api.rbd
     }
 
-    /// Returns the names of the snapshots, none if they cannot be told.
-    fn snapshots(&self) -> Vec<String> {
-        let mut found = [Snapshot { id: 0, size: 0, name: std::ptr::null() }; 64];
-        let mut room = found.len() as c_int;
-        // SAFETY: the image is open; as much room as is said.
-        let count = unsafe { (self.rbd().rbd_snap_list)(self.image, found.as_mut_ptr(), &raw mut room) };
-        let Ok(count) = failed(count) else { return Vec::new() };
+    /// Returns the names of the snapshots, `None` if they cannot be told.
+    fn snapshots(&self) -> Option<Vec<String>> {
+        let empty = Snapshot { id: 0, size: 0, name: std::ptr::null() };
+        let listed = with_room(empty, 64, |found, room| {
+            let mut most = c_int::try_from(found.len()).unwrap_or(c_int::MAX);
+            // SAFETY: the image is open; as much room as is said.
+            let count = unsafe { (self.rbd().rbd_snap_list)(self.image, found.as_mut_ptr(), &raw mut most) };
+            *room = usize::try_from(most).unwrap_or(0);
+            failed(count)
+        });
+        let (mut found, count) = listed.ok()?;
         // SAFETY: the library has filled in so many, whose names are C strings until the next call.
         let names = found.iter().take(count as usize).map(|one| unsafe { owned(one.name) }).collect();
         // SAFETY: what the call above has filled in is given back once.
         unsafe { (self.rbd().rbd_snap_list_end)(found.as_mut_ptr()) };
-        names
+        Some(names)
     }
 
     /// Returns the size in bytes.

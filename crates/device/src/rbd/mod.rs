@@ -7,6 +7,8 @@
 //! Invariants:
 //! - A device for writing holds the image's exclusive lock from its open to its drop. librbd is
 //!   told never to give it up, so a write without the lock fails.
+//! - A reader has no lock. The writers of this host look for its name (see `name_claim`) once they
+//!   have the lock; it looks for the lock once it has its name.
 //! - The lock of another client is broken only on demand, and that client is blocklisted first: the
 //!   OSDs reject what it still sends.
 

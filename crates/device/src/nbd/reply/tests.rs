@@ -41,6 +41,28 @@ fn content_in_very_many_pieces_is_refused() {
     assert_eq!((pieces, e), (MOST_PIECES, NbdError::ChunkPieces { offset: 0, most: MOST_PIECES }));
 }
 
+/// Neither errors that do not end a reply, nor content byte by byte, go on without end.
+#[test]
+fn chunks_are_bounded_in_number() {
+    let error = chunk(ERROR, 0, 6);
+    let prefix = [0, 0, 0, 5, 0, 0];
+    for (command, len, most) in [
+        (Command::Read, 4096, MOST_PIECES + 8),
+        (Command::Write, 4096, MOST_PIECES),
+        (Command::Flush, 0, MOST_PIECES),
+    ] {
+        let mut expected = expected(command, 0, len);
+        let body = expected.body(&error).unwrap();
+        let mut next = || expected.content(&error, body, &prefix);
+        assert_eq!(next(), Ok(Content::Failed { errno: 5, text: 0 }));
+        assert!((1..most).all(|_| next() == Ok(Content::FailedAgain)));
+        assert_eq!(next(), Err(NbdError::ChunksEndless { command: command.name(), len, most }));
+    }
+    let mut read = read(0, 4096);
+    let bytes = (0..4096).map(|i| data(&mut read, i, 1));
+    assert_eq!(bytes.take_while(Result::is_ok).count(), MOST_PIECES + 8);
+}
+
 #[test]
 fn content_comes_in_any_order_and_once() {
     let mut read = read(1000, 100);
