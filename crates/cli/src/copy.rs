@@ -180,9 +180,15 @@ impl<'a> Copier<'a> {
         node.set_mode(wanted).or_cannot("set permissions of", pair.dst_name())
     }
 
-    /// Copies what is no directory, with its attributes.
+    /// Copies what is no directory, with its attributes. Leaves out a volume that this command has
+    /// open, as an import does, and replaces nothing by it: the copy would change what it reads.
     fn one(&mut self, pair: &Pair<'_>) -> Res {
         let meta = pair.meta;
+        let is_read = meta.is_file() || !self.options.recursive && !meta.is_symlink();
+        if is_read && pair.from.is_open_here(pair.src, meta) {
+            let why = lanefs_archive::Cause::SourceInUse.to_string();
+            return Err(Failure::cannot("read", pair.src_name(), Cause::text(why)));
+        }
         if self.clear_way(pair)? == Way::Keep {
             return Ok(());
         }

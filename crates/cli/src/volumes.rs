@@ -183,8 +183,8 @@ pub(crate) fn open_by(name: &VolumeName, write: bool, options: OpenOptions) -> R
 }
 
 /// Opens as [`open_by`] does, but calls `look` with the device, opened and locked, before anything
-/// of it is read. `look` returns the device to read. `write` is for the first, `options` for the
-/// second.
+/// of the file system is read. A partition table is read before, because the lock needs it. `look`
+/// returns the device to read. `write` is for the first, `options` for the second.
 pub(crate) fn open_device(
     name: &VolumeName,
     write: bool,

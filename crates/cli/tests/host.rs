@@ -171,6 +171,26 @@ fn a_volume_is_not_imported_into_itself() {
     v.fsck();
 }
 
+/// Each name of the open volume is left out by cp and mv too, and nothing is replaced by it.
+#[test]
+fn a_volume_is_not_copied_into_itself() {
+    let v = volume_and_outside();
+    fs::write(v.beside("plain"), "plain").unwrap();
+    fs::create_dir(v.beside("more")).unwrap();
+    fs::hard_link(&v.path, v.beside("more/other.img")).unwrap();
+    v.ok(["cp", "plain", "v.img:/v.img"]);
+    let said = |name: &str| format!("lanefs: cannot read '{name}': it is a volume in use by this program");
+    for options in ["-r", "-a"] {
+        v.fails(["cp", options, ".", "v.img:/"], 1, &[said("./more/other.img"), said("./v.img")].join("\n"));
+        assert_eq!(v.ok(["cat", "v.img:/v.img", "v.img:/plain"]), "plainplain", "{options}");
+        assert_eq!(v.ok(["ls", "v.img:/more"]), "", "{options}");
+    }
+    v.fails(["cp", "v.img", "v.img:/"], 1, &said("v.img"));
+    v.fails(["mv", "v.img", "v.img:/"], 1, &said("v.img"));
+    assert_eq!(v.ok(["cat", "v.img:/v.img"]), "plain");
+    v.fsck();
+}
+
 #[test]
 fn a_file_that_another_process_has_locked_is_no_target() {
     let v = volume_and_outside();

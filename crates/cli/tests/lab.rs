@@ -181,6 +181,24 @@ fn a_signal_leaves_nothing_behind() {
     }
 }
 
+/// The model, which follows the experiments, is no part of a report yet when the signal comes.
+#[test]
+fn a_signal_while_the_model_is_made_is_told() {
+    let _watchdog = Watchdog::new("the lab");
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["overwrite", "--rounds", "1", "--threads", "2", "--peers", "none", "--volume", "."];
+    let mut command = lab(&[&args[..], &["--report", "report"]].concat(), dir.path());
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    while !dir.path().join("report/results.json").exists() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended");
+        thread::sleep(Duration::from_millis(1));
+    }
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    fails(&child.wait_with_output().unwrap(), 130, "nothing is left behind");
+    assert!(dir.path().join("report/results.json").exists());
+}
+
 #[test]
 fn wrong_words_are_told_in_a_line() {
     let dir = tempfile::tempdir().unwrap();

@@ -2,7 +2,7 @@
 
 use crate::support;
 use crate::support::mount::Mount;
-use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, XattrFlags};
+use rustix::fs::{AtFlags, CWD, Dir, FallocateFlags, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
@@ -435,6 +435,31 @@ fn times_are_as_fine_as_the_inodes() {
     let meta = file.metadata().unwrap();
     assert_eq!((meta.mtime(), meta.mtime_nsec()), (1_000_000_000, 0));
     drop(file);
+    m.umount();
+}
+
+/// The kernel caches the listing of a directory with its `..`, and goes by the directory's times,
+/// which no rename moves.
+#[test]
+fn a_directory_with_another_parent_lists_that_parent() {
+    let m = Mount::new("defaults");
+    for dir in ["a", "b", "a/d", "a/f"] {
+        fs::create_dir(m.path(dir)).unwrap();
+    }
+    let [a, b] = ["a", "b"].map(|dir| fs::metadata(m.path(dir)).unwrap().ino());
+    let parent = |dir: &str| {
+        let listing = Dir::read_from(File::open(m.path(dir)).unwrap()).unwrap();
+        let entries: Vec<_> = listing.map(Result::unwrap).collect();
+        entries.iter().find(|entry| entry.file_name() == c"..").unwrap().ino()
+    };
+    // Twice each: the second listing comes from the cache.
+    for dir in ["a/d", "a/d", "a/f", "a/f"] {
+        assert_eq!(parent(dir), a, "{dir}");
+    }
+    fs::rename(m.path("a/d"), m.path("b/d")).unwrap();
+    assert_eq!(parent("b/d"), b);
+    rustix::fs::renameat_with(CWD, m.path("a/f"), CWD, m.path("b/d"), RenameFlags::EXCHANGE).unwrap();
+    assert_eq!((parent("a/f"), parent("b/d")), (a, b));
     m.umount();
 }
 

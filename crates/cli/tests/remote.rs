@@ -52,6 +52,24 @@ fn a_volume_is_made_filled_and_read_over_nbd() {
     assert!(lanefs_tests::debugfs(&copy, "stat /d/large").contains("Size: 20000000"));
 }
 
+/// As on another host.
+#[test]
+fn a_volume_is_used_over_tcp() {
+    let image = Image::new();
+    let server = Served::nbdkit_by_tcp(&["memory", "64M"]);
+    let url = server.url("disk", "");
+    image.ok(["mkfs", "-q", "-L", "far", &url]);
+    assert!(image.ok(["info", &server.url("disk", "&timeout=9")]).contains("far"));
+    let large: Vec<u8> = (0..5_000_000u32).map(|i| (i / 7) as u8).collect();
+    fs::write(image.beside("f"), &large).unwrap();
+    image.ok(["cp", "f", &format!("{url}:/f")]);
+    image.ok(["cp", &format!("{url}:/f"), "back"]);
+    assert!(fs::read(image.beside("back")).unwrap() == large);
+    let copy = fetched(&image, &url);
+    e2fsck_clean(&copy);
+    assert!(lanefs_tests::debugfs(&copy, "stat /f").contains("Size: 5000000"));
+}
+
 /// What mke2fs made in a file is edited by way of a server, and a partition of a disk too.
 #[test]
 fn files_behind_a_server_are_edited_in_place() {

@@ -3,17 +3,17 @@
 
 use crate::support::mount::Mount;
 use crate::support::{Image, succeed, tool};
-use lanefs_tests::{Cluster, Served, e2fsck_clean};
+use lanefs_tests::{Cluster, Served, e2fsck_clean, fsx_config, kept};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a volume is under load.
+/// How long a mount is under load.
 fn load() -> Duration {
     let seconds = std::env::var("REMOTE_SECONDS").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(seconds.unwrap_or(20))
@@ -49,17 +49,35 @@ fn verify(dir: &Path, stop: &AtomicBool) {
     }
 }
 
+/// Runs fsx again and again, each time with other operations, until it is told to stop. Returns how
+/// often it ran.
+fn exercise(image: &Image, mount: &Path, stop: &AtomicBool) -> usize {
+    let config = image.beside("fsx.toml");
+    fs::write(&config, fsx_config("flen = 1000000\n[opsize]\nmin = 1\nmax = 100000\n")).unwrap();
+    let mut runs = 0;
+    while !stop.load(Ordering::Relaxed) {
+        runs += 1;
+        let mut fsx = Command::new(kept("bin/fsx"));
+        fsx.args(["-S", &runs.to_string(), "-N", "500", "-P"]).arg(image.beside(""));
+        succeed(fsx.arg("-f").arg(&config).arg(mount.join("fsx")));
+    }
+    runs
+}
+
 /// Puts a mount under load while `disturb` runs, and returns how many files were acknowledged.
-fn load_while(mount: &Path, disturb: impl FnOnce()) -> usize {
+fn load_while(m: &Mount, disturb: impl FnOnce()) -> usize {
     let stop = AtomicBool::new(false);
+    let (image, mount) = (&m.image, &*m.at);
     thread::scope(|threads| {
         let acknowledged = threads.spawn(|| write_acknowledged(&mount.join("acknowledged"), &stop));
         let verified = threads.spawn(|| verify(mount, &stop));
+        let exercised = threads.spawn(|| exercise(image, mount, &stop));
         let began = Instant::now();
         disturb();
         thread::sleep(load().saturating_sub(began.elapsed()));
         stop.store(true, Ordering::Relaxed);
         verified.join().unwrap();
+        assert!(exercised.join().unwrap() > 0, "fsx did not run");
         acknowledged.join().unwrap()
     })
 }
@@ -91,7 +109,7 @@ fn an_osd_dies(cluster: &Cluster, osd: u8) {
 #[test]
 #[ignore = "make judge-remote"]
 fn qemu_nbd_serves_an_image_while_an_osd_and_the_server_are_killed() {
-    let m = Mount::blank();
+    let m = Mount::for_load(load());
     let cluster = Cluster::start(&m.image.beside("ceph"));
     let socket = m.image.beside("s");
     let name = format!("rbd:lanefs/disk:conf={}", cluster.conf().display());
@@ -105,7 +123,7 @@ fn qemu_nbd_serves_an_image_while_an_osd_and_the_server_are_killed() {
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     assert!(said.contains("is in use: the client at 127.0.0.1:"), "{said}");
     let mut server = Some(server);
-    let acknowledged = load_while(&m.at, || {
+    let acknowledged = load_while(&m, || {
         an_osd_dies(&cluster, 0);
         drop(server.take());
         server = Some(serve());
@@ -118,7 +136,7 @@ fn qemu_nbd_serves_an_image_while_an_osd_and_the_server_are_killed() {
 #[test]
 #[ignore = "make judge-remote"]
 fn an_image_is_mounted_while_osds_are_killed() {
-    let m = Mount::blank();
+    let m = Mount::for_load(load());
     let cluster = Cluster::start(&m.image.beside("ceph"));
     let url = cluster.url("lanefs/disk", "");
     m.image.ok(["mkfs", "-q", &url]);
@@ -129,7 +147,7 @@ fn an_image_is_mounted_while_osds_are_killed() {
     let table = fs::read_to_string("/proc/thread-self/mounts").unwrap();
     let line = table.lines().find(|line| line.contains(m.at.to_str().unwrap())).unwrap();
     assert!(line.starts_with("rbd:lanefs/disk?conf=") && line.contains("nosuid,nodev"), "{line}");
-    let acknowledged = load_while(&m.at, || {
+    let acknowledged = load_while(&m, || {
         an_osd_dies(&cluster, 0);
         an_osd_dies(&cluster, 1);
     });
@@ -141,7 +159,7 @@ fn an_image_is_mounted_while_osds_are_killed() {
 #[test]
 #[ignore = "make judge-remote"]
 fn a_bucket_is_mounted_while_an_osd_and_the_server_are_killed() {
-    let m = Mount::blank();
+    let m = Mount::for_load(load());
     let cluster = Cluster::start(&m.image.beside("ceph"));
     let socket = m.image.beside("s");
     let endpoint = format!("endpoint-url={}", cluster.gateway());
@@ -152,7 +170,7 @@ fn a_bucket_is_mounted_while_an_osd_and_the_server_are_killed() {
     let url = format!("nbd+unix:///?socket={}", socket.display());
     m.image.ok(["mkfs", "-q", "-F", &url]);
     m.image.ok(["mount", &url, "m"]);
-    let acknowledged = load_while(&m.at, || {
+    let acknowledged = load_while(&m, || {
         an_osd_dies(&cluster, 0);
         drop(server.take());
         server = Some(Served::nbdkit(&socket, &args));

@@ -4,6 +4,8 @@
 use crate::support::{Image, feed, succeed, tool};
 use lanefs_tests::{Cluster, e2fsck_clean};
 use std::fs;
+use std::io::Read;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// Runs a command that has to fail, and returns the one line that it says.
@@ -137,10 +139,22 @@ fn an_overlay_and_a_cache_lie_over_an_image() {
         image.ok(["commit", &top]);
         assert!(image.ok(["ls", &format!("{url}:/")]).contains(made));
     }
+    // A program of this host that reads the base keeps writers out, which the cluster would let in.
+    image.ok(["mkdir", &format!("overlay:base={url},top=last.top:/last")]);
+    let mut cat = image.lanefs(["cat", &format!("overlay:base={url},top=other.top:/large")]);
+    let mut reader = cat.stdout(Stdio::piped()).spawn().unwrap();
+    reader.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    for args in [["mkdir", &format!("{url}:/no")], ["commit", "last.top"]] {
+        let said = refused(&image, &args);
+        let by = format!("is in use: the process {} of this host reads the image", reader.id());
+        assert!(said.contains(&by), "{said}");
+    }
+    assert!(reader.wait_with_output().unwrap().status.success());
+    image.ok(["commit", "last.top"]);
     let copy = image.beside("copy.img");
     succeed(cluster.rbd().args(["export", "lanefs/disk"]).arg(&copy));
     e2fsck_clean(&copy);
-    assert_eq!(image.ok(["ls", "copy.img:/"]), "large\nlost+found\nplain\nthrough\n");
+    assert_eq!(image.ok(["ls", "copy.img:/"]), "large\nlast\nlost+found\nplain\nthrough\n");
 }
 
 fn judged(image: &Image, cluster: &Cluster, name: &str) {

@@ -1,9 +1,13 @@
 //! Devices over devices: overlays and caches, by the command, judged by e2fsck.
 
 use crate::support::{Image, succeed, tool};
+use lanefs::{OpenOptions, Volume};
 use lanefs_tests::{Served, e2fsck_clean};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs;
+use std::io::Read;
 use std::path::Path;
+use std::process::Stdio;
 
 /// Returns the bytes that clients of a server with `--filter=stats` have read.
 fn bytes_read(stats: &Path) -> u64 {
@@ -57,6 +61,38 @@ fn an_overlay_is_changed_and_committed() {
     }
 }
 
+/// A program that reads the base of an overlay keeps the writers of this host out. The base is on a
+/// server that has no lock.
+#[test]
+fn a_base_that_is_read_is_not_written() {
+    let image = Image::new();
+    let server = Served::nbdkit(&image.beside("s"), &["memory", "64M"]);
+    let url = server.url("", "");
+    image.ok(["mkfs", "-q", &url]);
+    fs::write(image.beside("large"), vec![7; 4 << 20]).unwrap();
+    image.ok(["cp", "large", &format!("{url}:/large")]);
+    let over = |top: &str, path: &str| format!("overlay:base={url},top={top}{path}");
+    image.ok(["mkdir", &over("two.top", ":/d")]);
+    for base in [over("one.top", ""), format!("cached:{url},dir=cache,size=1G"), url.clone()] {
+        // It waits for its pipe, and has the base open.
+        let mut cat = image.lanefs(["cat", &format!("{base}:/large")]);
+        let mut reader = cat.stdout(Stdio::piped()).spawn().unwrap();
+        reader.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let by = format!("is in use: the process {} of this host has the export open", reader.id());
+        for args in [["mkdir", &format!("{url}:/no")], ["commit", "two.top"]] {
+            let out = image.lanefs(args).output().unwrap();
+            let said = String::from_utf8_lossy(&out.stderr).into_owned();
+            assert!(!out.status.success() && said.contains(&by), "{base}, {args:?}: {said}");
+            assert_eq!(said.lines().count(), 1, "{said}");
+        }
+        assert_eq!(image.ok(["ls", &over("three.top", ":/")]), "large\nlost+found\n");
+        let rest = reader.wait_with_output().unwrap();
+        assert!(rest.status.success() && rest.stdout.len() == (4 << 20) - 1, "{base}");
+    }
+    image.ok(["commit", "two.top"]);
+    assert_eq!(image.ok(["ls", &format!("{url}:/")]), "d\nlarge\nlost+found\n");
+}
+
 #[test]
 fn stacks_over_a_partition() {
     let image = Image::new();
@@ -102,6 +138,35 @@ fn a_top_whose_path_would_be_read_as_a_base_is_refused() {
     let out = image.lanefs(["commit", "a,top=mine.top"]).output().unwrap();
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     assert!(!out.status.success() && said.contains("has ',top=' in it"), "{said}");
+}
+
+/// Sandboxes over one image of a server, all of them open at once in one program.
+#[test]
+fn a_hundred_sandboxes_are_open_at_once() {
+    // Each has its top, its connection, and the file of the cache.
+    let most = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).unwrap();
+    let image = Image::new();
+    fs::write(image.beside("f"), vec![5; 300_000]).unwrap();
+    image.ok(["cp", "f", "v.img:/f"]);
+    let before = fs::read(&image.path).unwrap();
+    let server = Served::nbdkit(&image.beside("s"), &["file", image.path.to_str().unwrap()]);
+    let (url, dir) = (server.url("", ""), image.beside(""));
+    let base = format!("cached:{url},dir={},size=100M", dir.join("cache").display());
+    let name =
+        |number: u8| format!("overlay:base={base},top={}", dir.join(format!("{number}.top")).display());
+    let open = |number| OpenOptions::new().write(true).open_url(name(number)).unwrap();
+    let sandboxes: Vec<Volume> = (0..100).map(open).collect();
+    for (number, sandbox) in (0..).zip(&sandboxes) {
+        assert!(sandbox.read("/f").unwrap() == [5; 300_000], "{number}");
+        sandbox.write("/f", &[number; 1000]).unwrap();
+    }
+    for (number, sandbox) in (0..).zip(sandboxes) {
+        assert!(sandbox.read("/f").unwrap() == [number; 1000], "{number}");
+        sandbox.close().unwrap();
+    }
+    assert_eq!(image.ok(["cat", &format!("{}:/f", name(99))]).as_bytes(), [99; 1000]);
+    assert!(fs::read(&image.path).unwrap() == before, "the base was written");
 }
 
 /// A thousand sandboxes start from one image of a server: what a first look reads of it.

@@ -92,9 +92,14 @@ impl Inbox {
         &mut self.buffer[LEAD..]
     }
 
-    /// Returns the message of `len` bytes in the buffer, decoded. `None` if it has no header.
+    /// Returns the message of `len` bytes in the buffer.
+    pub(crate) fn message(&self, len: usize) -> Option<&[u8]> {
+        self.buffer.get(LEAD..)?.get(..len)
+    }
+
+    /// Returns the same, decoded. `None` if it has no header.
     pub(crate) fn received(&self, len: usize) -> Option<Received<'_>> {
-        Received::decode(self.buffer.get(LEAD..)?.get(..len)?)
+        Received::decode(self.message(len)?)
     }
 }
 

@@ -1,16 +1,26 @@
-//! Notifications to the kernel: a queue, and the one thread that empties it.
+//! Notifications to the kernel: a queue, and the threads that empty it.
 //!
-//! Hazard: a notification waits for pages that a request may hold. A serving thread that sends one,
-//! or waits for the notifying thread, hangs the mount. Only requests that hold no page are handed
-//! over: no read or write of the kernel's cache.
+//! Hazard: a notification waits for pages that a request may hold, or for a directory. A serving
+//! thread that sends one, or waits for a notifying thread, hangs the mount. Only requests that hold
+//! no page are handed over: no read or write of the kernel's cache.
 
 use crate::channel::Channel;
 use crate::request::Received;
-use crate::wire::{InvalInodeOut, NOTIFY_INVAL_INODE, OutHeader};
+use crate::scheduling::{First, Shares, User};
+use crate::wire::{
+    EXPIRE_ONLY, InvalEntryOut, InvalInodeOut, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, OutHeader,
+};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
 use std::mem::size_of;
-use zerocopy::IntoBytes;
+use std::os::unix::ffi::OsStrExt;
+use zerocopy::{Immutable, IntoBytes};
+
+/// Notifying threads at most, how many of them have jobs of one user, and how many wait for a job.
+const THREADS: usize = 64;
+const THREADS_OF_ONE: usize = 4;
+const WAITING: usize = 2;
 
 /// A notice of what the kernel has to forget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,21 +32,36 @@ pub(crate) enum Notice {
     Content { node: u64, offset: u64, len: u64 },
 }
 
-/// A job of the notifying thread.
+/// A job of a notifying thread.
 #[derive(Debug)]
 pub(crate) enum NoticeJob {
     /// To send a notice.
     Notify(Notice),
+    /// To have the kernel look up a name of the directory `dir` again.
+    Name { dir: u64, name: OsString },
     /// To send a notice, and then to serve a request.
     Serve { notice: Notice, received: Received<'static> },
-    /// To send a notice, and then the answer to a request that was served.
-    Answer { notice: Notice, unique: u64, content: Vec<u8> },
+    /// To send a notice, and then the answer to a request of `user` that was served.
+    Answer { notice: Notice, user: u32, unique: u64, content: Vec<u8> },
 }
 
 impl NoticeJob {
-    fn notice(&self) -> Notice {
+    /// Returns the user whose program waits for it.
+    pub(crate) fn user(&self) -> User {
         match self {
-            Self::Notify(notice) | Self::Serve { notice, .. } | Self::Answer { notice, .. } => *notice,
+            Self::Notify(_) | Self::Name { .. } => None,
+            Self::Serve { received, .. } => Some(received.header.uid),
+            Self::Answer { user, .. } => Some(*user),
+        }
+    }
+
+    /// Sends what the job has to tell the kernel. Returns when the kernel has obeyed it.
+    pub(crate) fn send(&self, channel: &Channel) {
+        match self {
+            Self::Notify(notice) | Self::Serve { notice, .. } | Self::Answer { notice, .. } => {
+                send(channel, *notice);
+            }
+            Self::Name { dir, name } => send_name(channel, *dir, name),
         }
     }
 }
@@ -46,63 +71,119 @@ impl NoticeJob {
 /// A notification of content takes the locks of its pages in the kernel, and waits until dirty
 /// pages have been written back: by requests. A page may be locked for the very request that is
 /// being served (a fault, a write of a part of a page). So no serving thread sends a notification,
-/// nor waits for the notifying thread. A request that needs a notification is handed over with it,
+/// nor waits for a notifying thread. A request that needs a notification is handed over with it,
 /// and the serving thread takes the next request.
+///
+/// One user's notification may last, because much has to be written back. So a job of each user
+/// finds a thread: two threads wait, more are made as needed, and no user has more than
+/// [`THREADS_OF_ONE`].
+///
+/// A notification of a name waits for the operation in its directory that is under way, which may
+/// be one that waits for the job of a user. No job waits for one of a name, and these have a share
+/// of their own.
 ///
 /// Invariants:
 /// - Only requests that hold no page are handed over: no read or write of the kernel's cache.
-/// - The queue has at most one entry for each request in the kernel, and one for each file that is
-///   to be forgotten.
-#[derive(Debug, Default)]
+/// - The queue has at most one entry for each request in the kernel, one for each file that is to
+///   be forgotten, and two for each request that failed after its change of names.
+#[derive(Debug)]
 pub(crate) struct Notifier {
     queue: Mutex<Queue>,
     wanted: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Queue {
+    /// Jobs that have a place in the share of their user. The others are parked.
     jobs: VecDeque<NoticeJob>,
+    shares: Shares<NoticeJob>,
+    threads: usize,
+    waiting: usize,
     ended: bool,
 }
 
+impl Default for Notifier {
+    /// Returns the queue of a mount. The first thread is counted already.
+    fn default() -> Self {
+        let shares = Shares::new(THREADS_OF_ONE);
+        let queue = Queue { jobs: VecDeque::new(), shares, threads: 1, waiting: 0, ended: false };
+        Self { queue: Mutex::new(queue), wanted: Condvar::new() }
+    }
+}
+
 impl Notifier {
-    /// Queues `job` for the notifying thread. Does not wait.
+    /// Queues `job` for a notifying thread. Does not wait.
     pub(crate) fn hand_over(&self, job: NoticeJob) {
-        self.queue.lock().jobs.push_back(job);
-        self.wanted.notify_one();
+        self.queue_up(&mut self.queue.lock(), job);
     }
 
-    /// Queues `notice` for the notifying thread, unless it is queued already. Does not wait.
+    /// Queues `notice` for a notifying thread, unless it is queued already. Does not wait.
     pub(crate) fn tell(&self, notice: Notice) {
         let mut queue = self.queue.lock();
-        if !queue.jobs.iter().any(|job| matches!(job, NoticeJob::Notify(other) if *other == notice)) {
-            queue.jobs.push_back(NoticeJob::Notify(notice));
-            self.wanted.notify_one();
+        let is_same = |job: &NoticeJob| matches!(job, NoticeJob::Notify(other) if *other == notice);
+        if !queue.jobs.iter().chain(queue.shares.parked(None)).any(is_same) {
+            self.queue_up(&mut queue, NoticeJob::Notify(notice));
         }
     }
 
-    /// Waits for the next job, sends its notice, and returns it. Returns `None` when the mount is
-    /// gone. Only the notifying thread may call this.
-    pub(crate) fn next(&self, channel: &Channel) -> Option<NoticeJob> {
+    fn queue_up(&self, queue: &mut Queue, job: NoticeJob) {
+        let user = job.user();
+        if queue.shares.enter(user) {
+            queue.jobs.push_back(job);
+            self.wanted.notify_one();
+        } else {
+            queue.shares.park(user, job);
+        }
+    }
+
+    /// Waits for the next job. Returns it, and what the thread does before it sends the notice.
+    /// Returns `None` if the thread is to end: the mount is gone, or enough threads wait. Only a
+    /// notifying thread may call this.
+    pub(crate) fn next(&self) -> Option<(NoticeJob, First)> {
         let mut queue = self.queue.lock();
-        let job = loop {
+        loop {
             if queue.ended {
                 return None;
             }
-            match queue.jobs.pop_front() {
-                Some(job) => break job,
-                None => self.wanted.wait(&mut queue),
+            if let Some(job) = queue.jobs.pop_front() {
+                let makes = queue.waiting == 0 && queue.threads < THREADS;
+                queue.threads += usize::from(makes);
+                return Some((job, if makes { First::MakeThread } else { First::Nothing }));
             }
-        };
-        drop(queue);
-        send(channel, job.notice());
-        Some(job)
+            if queue.waiting == WAITING {
+                queue.threads -= 1;
+                return None;
+            }
+            queue.waiting += 1;
+            self.wanted.wait(&mut queue);
+            queue.waiting -= 1;
+        }
     }
 
-    /// Ends the notifying thread: the mount is gone, and queued requests get no answer any more.
+    /// Notes that a job of `user` is done.
+    pub(crate) fn done(&self, user: User) {
+        let mut queue = self.queue.lock();
+        // The caller takes the next job, so nobody is called.
+        if let Some(next) = queue.shares.leave(user) {
+            queue.jobs.push_back(next);
+        }
+    }
+
+    /// Takes back the count of a thread that could not be made.
+    pub(crate) fn not_made(&self) {
+        self.queue.lock().threads -= 1;
+    }
+
+    /// Ends the notifying threads: the mount is gone, and queued requests get no answer any more.
     pub(crate) fn end(&self) {
         self.queue.lock().ended = true;
-        self.wanted.notify_one();
+        self.wanted.notify_all();
+    }
+
+    /// Takes the jobs that are queued.
+    #[cfg(test)]
+    pub(crate) fn queued(&self) -> Vec<NoticeJob> {
+        self.queue.lock().jobs.drain(..).collect()
     }
 }
 
@@ -115,27 +196,102 @@ pub(crate) fn send(channel: &Channel, notice: Notice) {
             InvalInodeOut { ino: node, off: offset as i64, len: len as i64 }
         }
     };
-    let len = (size_of::<OutHeader>() + size_of::<InvalInodeOut>()) as u32;
-    let header = OutHeader { len, error: NOTIFY_INVAL_INODE, unique: 0 };
-    channel.put(&[header.as_bytes(), body.as_bytes()].concat());
+    put(channel, NOTIFY_INVAL_INODE, &body, &[]);
+}
+
+/// Has the kernel look up a name of the directory `dir` again. Returns when no operation in that
+/// directory is under way: neither a serving thread nor a job that one waits for may call this.
+fn send_name(channel: &Channel, dir: u64, name: &OsStr) {
+    let body = InvalEntryOut { parent: dir, namelen: name.len() as u32, flags: EXPIRE_ONLY };
+    put(channel, NOTIFY_INVAL_ENTRY, &body, &[name.as_bytes(), &[0]].concat());
+}
+
+fn put<T: IntoBytes + Immutable>(channel: &Channel, code: i32, body: &T, rest: &[u8]) {
+    let len = (size_of::<OutHeader>() + size_of::<T>() + rest.len()) as u32;
+    let header = OutHeader { len, error: code, unique: 0 };
+    channel.put(&[header.as_bytes(), body.as_bytes(), rest].concat());
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// A job of `user` with this number.
+    fn job(user: u32, unique: u64) -> NoticeJob {
+        NoticeJob::Answer { notice: Notice::Attributes(1), user, unique, content: Vec::new() }
+    }
+
+    /// Takes a job, and returns its number and whether a thread is to be made.
+    fn take(notifier: &Notifier) -> (u64, bool) {
+        let (job, first) = notifier.next().unwrap();
+        let number = match job {
+            NoticeJob::Answer { unique, .. } => unique,
+            NoticeJob::Notify(Notice::Content { node, .. }) => node,
+            other => panic!("{other:?}"),
+        };
+        (number, first == First::MakeThread)
+    }
+
     #[test]
     fn a_notice_is_queued_once_and_the_end_drops_the_rest() {
         let notifier = Notifier::default();
         let whole = |node| Notice::Content { node, offset: 0, len: 0 };
-        for node in [5, 6, 5] {
+        // More of them than have a thread at a time.
+        for node in [5, 6, 7, 8, 9, 5, 9] {
             notifier.tell(whole(node));
         }
-        let channel = Channel::new(std::fs::File::options().write(true).open("/dev/null").unwrap().into());
-        assert_eq!(notifier.next(&channel).unwrap().notice(), whole(5));
+        assert_eq!(take(&notifier).0, 5);
         notifier.tell(whole(5));
-        assert_eq!(notifier.next(&channel).unwrap().notice(), whole(6));
+        notifier.done(None);
+        for node in [6, 7, 8, 9] {
+            assert_eq!(take(&notifier).0, node);
+            notifier.done(None);
+        }
+        assert_eq!(take(&notifier).0, 5);
+        notifier.tell(whole(6));
         notifier.end();
-        assert!(notifier.next(&channel).is_none());
+        assert!(notifier.next().is_none());
+    }
+
+    /// The notices of one user last. Jobs of another user find a thread all the same.
+    #[test]
+    fn what_one_user_waits_for_delays_no_other() {
+        let notifier = Notifier::default();
+        for number in 0..100 {
+            notifier.hand_over(job(1000, number));
+        }
+        for number in 0..THREADS_OF_ONE as u64 {
+            assert_eq!(take(&notifier), (number, true), "another thread is made for the next job");
+        }
+        notifier.hand_over(job(0, 200));
+        assert_eq!(take(&notifier), (200, true));
+        assert!(notifier.queued().is_empty(), "the rest is parked");
+        // Whoever is done with one goes on with the next.
+        notifier.done(Some(1000));
+        assert_eq!(take(&notifier).0, THREADS_OF_ONE as u64);
+    }
+
+    #[test]
+    fn few_threads_wait_and_none_is_made_while_one_does() {
+        let notifier = Notifier::default();
+        let waiting = |count| {
+            while notifier.queue.lock().waiting != count {
+                std::thread::yield_now();
+            }
+        };
+        std::thread::scope(|scope| {
+            let threads = [(); WAITING].map(|()| scope.spawn(|| take(&notifier)));
+            waiting(WAITING);
+            // Enough of them wait.
+            notifier.queue.lock().threads = 3;
+            assert!(notifier.next().is_none());
+            assert_eq!(notifier.queue.lock().threads, 2);
+            notifier.hand_over(job(1, 1));
+            waiting(WAITING - 1);
+            notifier.hand_over(job(2, 2));
+            let taken = threads.map(|thread| thread.join().unwrap());
+            assert_eq!(taken.iter().filter(|(_, makes)| *makes).count(), 1, "the last one calls another");
+        });
+        assert_eq!(notifier.queue.lock().threads, 3);
     }
 }

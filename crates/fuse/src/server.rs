@@ -12,12 +12,13 @@ use crate::fault::Answer;
 use crate::filesystem::{Filesystem, Outcome, Stage};
 use crate::init::{self, WantedFeatures};
 use crate::mountpoint::Mounted;
-use crate::notifier::{Notice, NoticeJob};
+use crate::notifier::NoticeJob;
 use crate::request::{Received, Request};
-use crate::scheduling::{BUFFERS, Cost, First, Follow, Preference, WaitTurn, Workers};
+use crate::scheduling::{BUFFERS, Cost, First, Follow, Preference, Shares, WaitTurn, Workers};
 use crate::wire::MAJOR;
 use lanefs::Observer;
 use lanefs_stats::Counter;
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -30,6 +31,8 @@ pub(crate) struct Server {
     channel: Channel,
     filesystem: Filesystem,
     workers: Workers,
+    /// The messages of users whose requests have as many threads as they may.
+    shares: Mutex<Shares<Box<[u8]>>>,
     buffers: BufferPool,
     requests: Counter,
 }
@@ -55,7 +58,8 @@ pub struct MountStats {
 impl Server {
     pub(crate) fn new(connection: OwnedFd, filesystem: Filesystem, workers: Workers) -> Self {
         let (channel, buffers) = (Channel::new(connection), BufferPool::new(BUFFERS));
-        Self { channel, filesystem, workers, buffers, requests: Counter::new() }
+        let shares = Mutex::new(Shares::new(workers.most_of_one()));
+        Self { channel, filesystem, workers, shares, buffers, requests: Counter::new() }
     }
 
     /// Passes on where the kernel's bound on dirty pages is set.
@@ -145,8 +149,7 @@ impl Server {
     /// Failures of `/dev/fuse`.
     pub(crate) fn serve(&self) -> std::io::Result<()> {
         thread::scope(|scope| {
-            let notifier = thread::Builder::new().name("lanefs-notify".into());
-            notifier.spawn_scoped(scope, || self.notify())?;
+            self.make_notifying_thread(scope)?;
             let served = self.work(scope);
             self.filesystem.notifier().end();
             served
@@ -168,7 +171,8 @@ impl Server {
             }
             let began = Instant::now();
             let read = self.channel.receive(&mut inbox);
-            let received = read.as_ref().ok().and_then(|len| inbox.received((*len)?));
+            let message = read.as_ref().ok().and_then(|len| inbox.message((*len)?));
+            let received = message.and_then(Received::decode);
             let (cost, preference) = match &received {
                 Some(Received { header, request }) => {
                     let cost = request.as_ref().map_or(Cost::Short, Request::cost);
@@ -195,8 +199,8 @@ impl Server {
                 self.workers.end();
                 return read.map(drop);
             }
-            if let Some(received) = received
-                && self.answer(&received, &mut outbox, &follow)
+            if let (Some(received), Some(message)) = (received, message)
+                && self.answer_in_turn(&received, message, &mut outbox, &follow)
             {
                 self.workers.end();
             }
@@ -221,8 +225,39 @@ impl Server {
         }
     }
 
-    /// Serves a request and answers it, or leaves the answer to the notifying thread. Returns
-    /// whether it was the last request.
+    /// Serves a request, and then those of its user that were parked meanwhile. Parks it if the
+    /// requests of its user have as many threads as they may. Returns whether one was the last
+    /// request.
+    fn answer_in_turn(
+        &self,
+        received: &Received<'_>,
+        message: &[u8],
+        outbox: &mut Outbox,
+        follow: &Follow<'_>,
+    ) -> bool {
+        let Some(user) = received.share(message.len()) else {
+            return self.answer(received, outbox, follow);
+        };
+        {
+            let mut shares = self.shares.lock();
+            if !shares.enter(user) {
+                shares.park(user, message.into());
+                return false;
+            }
+        }
+        let mut last = self.answer(received, outbox, follow);
+        // Not in the condition: it would be locked while the request is served.
+        let next = || self.shares.lock().leave(user);
+        while let Some(message) = next() {
+            if let Some(received) = Received::decode(&message) {
+                last |= self.answer(&received, outbox, follow);
+            }
+        }
+        last
+    }
+
+    /// Serves a request and answers it, or leaves the answer to a notifying thread. Returns whether
+    /// it was the last request.
     fn answer(&self, received: &Received<'_>, outbox: &mut Outbox, follow: &Follow<'_>) -> bool {
         self.requests.add(1);
         let bulk = received.request.as_ref().is_ok_and(Request::answers_bulk);
@@ -235,15 +270,13 @@ impl Server {
             Outcome::Answered | Outcome::Last => {
                 follow.wake(|| self.channel.send(unique, outbox, answer));
             }
-            Outcome::AfterNotice(notice) => self.answer_later(notice, unique, outbox),
+            Outcome::AfterNotice(notice) => {
+                let (user, content) = (received.header.uid, outbox.content().to_vec());
+                self.filesystem.notifier().hand_over(NoticeJob::Answer { notice, user, unique, content });
+            }
         }
         self.buffers.lend(&mut outbox.buffer, false);
         outcome == Outcome::Last
-    }
-
-    fn answer_later(&self, notice: Notice, unique: u64, outbox: &Outbox) {
-        let content = outbox.content().to_vec();
-        self.filesystem.notifier().hand_over(NoticeJob::Answer { notice, unique, content });
     }
 
     fn serve_request(&self, received: &Received<'_>, outbox: &mut Outbox, stage: Stage) -> (Outcome, Answer) {
@@ -256,28 +289,48 @@ impl Server {
         }
     }
 
-    /// Runs the notifying thread, which tells the kernel what to forget, until the mount is gone.
-    fn notify(&self) {
+    /// Makes a notifying thread, which [`Notifier`](crate::notifier::Notifier) has counted already.
+    fn make_notifying_thread<'s>(&'s self, scope: &'s thread::Scope<'s, '_>) -> std::io::Result<()> {
+        let thread = thread::Builder::new().name("lanefs-notify".into());
+        thread.spawn_scoped(scope, || self.notify(scope)).map(drop)
+    }
+
+    /// Runs a notifying thread, which tells the kernel what to forget, until the mount is gone or
+    /// enough others wait.
+    fn notify<'s>(&'s self, scope: &'s thread::Scope<'s, '_>) {
+        let notifier = self.filesystem.notifier();
         let mut outbox = Outbox::new();
-        while let Some(job) = self.filesystem.notifier().next(&self.channel) {
-            let (unique, answer) = match job {
-                NoticeJob::Notify(_) => continue,
-                NoticeJob::Answer { unique, content, .. } => {
-                    outbox.clear();
-                    (unique, outbox.put_bytes(&content))
-                }
-                NoticeJob::Serve { received, .. } => {
-                    let unique = received.header.unique;
-                    let (outcome, answer) = self.serve_request(&received, &mut outbox, Stage::Noticed);
-                    if let Outcome::AfterNotice(notice) = outcome {
-                        self.answer_later(notice, unique, &outbox);
-                        continue;
-                    }
-                    (unique, answer)
-                }
-            };
-            self.channel.send(unique, &mut outbox, answer);
+        while let Some((job, first)) = notifier.next() {
+            if first == First::MakeThread && self.make_notifying_thread(scope).is_err() {
+                notifier.not_made();
+            }
+            let user = job.user();
+            job.send(&self.channel);
+            self.answer_noticed(job, &mut outbox);
+            notifier.done(user);
         }
+    }
+
+    /// Answers the request of a job whose notice was sent, if it has one.
+    fn answer_noticed(&self, job: NoticeJob, outbox: &mut Outbox) {
+        let (unique, answer) = match job {
+            NoticeJob::Notify(_) | NoticeJob::Name { .. } => return,
+            NoticeJob::Answer { unique, content, .. } => {
+                outbox.clear();
+                (unique, outbox.put_bytes(&content))
+            }
+            NoticeJob::Serve { received, .. } => {
+                let (user, unique) = (received.header.uid, received.header.unique);
+                let (outcome, answer) = self.serve_request(&received, outbox, Stage::Noticed);
+                if let Outcome::AfterNotice(notice) = outcome {
+                    let content = outbox.content().to_vec();
+                    self.filesystem.notifier().hand_over(NoticeJob::Answer { notice, user, unique, content });
+                    return;
+                }
+                (unique, answer)
+            }
+        };
+        self.channel.send(unique, outbox, answer);
     }
 }
 
@@ -304,11 +357,16 @@ mod tests {
 
     /// Sends a message of `len` bytes that says it has `said`.
     fn ask(kernels: &OwnedFd, opcode: u32, unique: u64, said: usize, len: usize) {
+        ask_as(kernels, (opcode, 0), unique, said, len);
+    }
+
+    fn ask_as(kernels: &OwnedFd, (opcode, user): (u32, u32), unique: u64, said: usize, len: usize) {
         let mut message = vec![0; len.max(48)];
         message[..4].copy_from_slice(&(said as u32).to_le_bytes());
         message[4..8].copy_from_slice(&opcode.to_le_bytes());
         message[8..16].copy_from_slice(&unique.to_le_bytes());
         message[16] = 1;
+        message[24..28].copy_from_slice(&user.to_le_bytes());
         if opcode == op::INIT {
             message[40..48].copy_from_slice(&[7, 0, 0, 0, 45, 0, 0, 0]);
         }
@@ -349,6 +407,35 @@ mod tests {
         let (server, kernels) = server();
         ask(&kernels, op::INIT, 1, 40, 40);
         assert!(server.shake_hands(FEATURES).is_err());
+        server.close().unwrap();
+    }
+
+    /// Requests of a user whose share of the threads is used up are parked, and served by the
+    /// thread that has served one of that user. Those of other users are served.
+    #[test]
+    fn what_one_user_asks_for_leaves_threads_to_others() {
+        let (server, kernels) = server();
+        let (mut inbox, mut outbox) = (Inbox::new(), Outbox::new());
+        let follow = Follow::new(server.workers.following());
+        let statfs = |unique: u64, user: u32, outbox: &mut Outbox, inbox: &mut Inbox| {
+            ask_as(&kernels, (op::STATFS, user), unique, 40, 40);
+            let len = server.channel.receive(inbox).unwrap().unwrap();
+            let message = inbox.message(len).unwrap();
+            server.answer_in_turn(&Received::decode(message).unwrap(), message, outbox, &follow);
+            answers(&kernels).iter().map(|(unique, _)| *unique).collect::<Vec<_>>()
+        };
+        // The one thread of the share is at work.
+        assert!(server.shares.lock().enter(Some(1000)));
+        assert_eq!(statfs(1, 1000, &mut outbox, &mut inbox), [0_u64; 0]);
+        assert_eq!(statfs(2, 1000, &mut outbox, &mut inbox), [0_u64; 0]);
+        assert_eq!(statfs(3, 0, &mut outbox, &mut inbox), [3]);
+        // It is done.
+        assert!(server.shares.lock().leave(Some(1000)).is_some_and(|message| message.len() == 40));
+        assert_eq!(server.shares.lock().parked(Some(1000)).count(), 1);
+        assert!(server.shares.lock().leave(Some(1000)).is_some());
+        assert_eq!(server.shares.lock().leave(Some(1000)), None);
+        assert_eq!(statfs(4, 1000, &mut outbox, &mut inbox), [4]);
+        drop(follow);
         server.close().unwrap();
     }
 

@@ -53,6 +53,9 @@ pub(crate) mod ioc {
 
 /// A notification of the file system, in the place of an error: forget the cache of an inode.
 pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
+/// Another one: forget a name. With this flag the kernel only looks it up again at its next use.
+pub(crate) const NOTIFY_INVAL_ENTRY: i32 = 3;
+pub(crate) const EXPIRE_ONLY: u32 = 0x1;
 
 /// A direct read or write: the kernel holds no page of its cache for it.
 pub(crate) const READ_LOCKOWNER: u32 = 0x2;
@@ -154,6 +157,7 @@ outgoing! {
     struct Dirent { ino: u64, off: u64, namelen: u32, kind: u32, }
     struct LseekOut { offset: u64, }
     struct InvalInodeOut { ino: u64, off: i64, len: i64, }
+    struct InvalEntryOut { parent: u64, namelen: u32, flags: u32, }
     struct IoctlOut { result: i32, flags: u32, in_iovs: u32, out_iovs: u32, }
     struct SxTime { tv_sec: i64, tv_nsec: u32, reserved: i32, }
     struct Statx {

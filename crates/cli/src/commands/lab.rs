@@ -48,8 +48,8 @@ pub(crate) struct Args {
     /// machine can run
     #[arg(long, value_name = "PEER,...", value_delimiter = ',')]
     peers: Option<Vec<String>>,
-    /// Simulated devices for the storm: nvme, cloud (a volume of 64k IOPS), rbd (a Ceph image),
-    /// disk, or none. Without it: cloud
+    /// Simulated devices to run on besides: nvme, cloud (a volume of 64k IOPS), rbd (a Ceph image),
+    /// disk, or none. Without it: cloud, for the storm alone
     #[arg(long, value_name = "DEVICE,...", value_delimiter = ',')]
     simulate: Option<Vec<String>>,
     /// How often each contender gets its turn
@@ -112,7 +112,12 @@ impl Args {
                 report::write(&results, dir).map_err(failed)?;
             }
         }
-        if let Some(model) = model::predict(&results, &plan) {
+        let model = model::predict(&results, &plan);
+        // The model leaves out what a signal stops.
+        if stop::asked().is_some() {
+            return Err(failed(stop::Stopped.into()));
+        }
+        if let Some(model) = model {
             let mut screen = LabScreen::new(out, self.json, self.plot);
             screen.show(&model);
             screen.written?;
@@ -159,6 +164,7 @@ impl Args {
         plan.device = is_device.then_some(given);
         if let Some(names) = &self.simulate {
             plan.simulated = chosen(names, "simulated device", &Simulated::ALL, |device| device.name)?;
+            plan.simulate_each = true;
         }
         if let Some(threads) = &self.threads {
             plan.threads.clone_from(threads);

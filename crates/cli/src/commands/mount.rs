@@ -3,8 +3,9 @@
 //! To mount in the background, the command starts itself as a child process, the server. It ends
 //! when the child reports the mount on its standard output. Exit codes are those of mount(8).
 //!
-//! The server is confined before it reads the first byte of the volume. It starts the command once
-//! more as its broker, for calls that a confined process cannot make: see [`lanefs_fuse::Broker`].
+//! The server is confined once the device is open, before it reads the first byte of the file
+//! system. It starts the command once more as its broker, for calls that a confined process cannot
+//! make: see [`lanefs_fuse::Broker`].
 
 use crate::failure::{Cause, Failure, Res};
 use crate::location::{VolumeName, whole_volume};

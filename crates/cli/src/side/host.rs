@@ -8,6 +8,7 @@ use crate::time::Time;
 use lanefs::AtSymlink;
 use lanefs_archive::Overwrite;
 use lanefs_archive::host::{self, Folder, Identity, Object, c_name};
+use lanefs_device::{is_inode_open_here, is_open_here};
 use rustix::fd::OwnedFd;
 use rustix::fs::{self, AtFlags, CWD, Mode, OFlags, SeekFrom, Statx, StatxFlags};
 use rustix::io::Errno;
@@ -152,6 +153,13 @@ impl Side for HostSide {
         }
         let (folder, name) = self.locate(path)?;
         Ok(meta_of(&fs::statx(folder.object(), &name, AtFlags::SYMLINK_NOFOLLOW, mask)?))
+    }
+
+    fn is_open_here(&self, path: &Path, meta: &Meta) -> bool {
+        match meta.kind() {
+            0o060000 => is_open_here(path),
+            _ => is_inode_open_here(meta.device, meta.ino),
+        }
     }
 
     fn read_dir(&self, path: &Path) -> Outcome<Vec<OsString>> {

@@ -112,6 +112,11 @@ pub(crate) trait Side {
     /// the same place.
     fn place(&self) -> Option<u64>;
     fn metadata(&self, path: &Path, at_end: AtSymlink) -> Outcome<Meta>;
+    /// Returns whether this process has the file or block device at `path`, whose metadata is
+    /// `meta`, open as a volume. A file of a volume never is.
+    fn is_open_here(&self, _path: &Path, _meta: &Meta) -> bool {
+        false
+    }
     /// Returns the names but `.` and `..`, sorted by byte.
     fn read_dir(&self, path: &Path) -> Outcome<Vec<OsString>>;
     fn read_link(&self, path: &Path) -> Outcome<OsString>;

@@ -2,28 +2,9 @@
 //! on the same bytes.
 
 use crate::support::{Image, SIZE, bounded, compile, from_crates, judged, output, said};
-use lanefs_tests::Server;
+use lanefs_tests::{Server, fsx_config};
 use std::fs;
 use std::process::Stdio;
-
-/// What fsx can do, by weight.
-const WEIGHTS: &str = "
-[weights]
-close_open = 1
-invalidate = 1
-mapread = 10
-mapwrite = 10
-read = 10
-write = 10
-truncate = 5
-fsync = 1
-fdatasync = 1
-posix_fallocate = 5
-punch_hole = 5
-sendfile = 3
-posix_fadvise = 1
-copy_file_range = 3
-";
 
 /// Sizes of the file and of operations. (With `align`, or without `min`, fsx asks for allocations
 /// of no bytes, which no file system grants.)
@@ -39,7 +20,7 @@ fn fsx(operations: u32, rounds: u64, option: &str) {
         let mounted = image.mount(&judged());
         for (number, shape) in SHAPES.iter().enumerate() {
             let config = image.beside(&format!("fsx{number}.toml"));
-            fs::write(&config, format!("{shape}{WEIGHTS}")).unwrap();
+            fs::write(&config, fsx_config(shape)).unwrap();
             let mut command = bounded(300, from_crates("fsx"));
             command
                 .args(["-S", &seed.to_string(), "-N", &operations.to_string(), "-P"])

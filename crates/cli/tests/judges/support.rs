@@ -88,11 +88,20 @@ impl<'a> Disk<'a> {
         Mounted::served(&server, (&self.server.url(""), &self.image.path), options, LIMIT)
     }
 
+    /// Loses the connection of the mount, which waits until it can be made again after `resume`.
+    pub(crate) fn pause(&self) {
+        self.server.set_down(true);
+        self.server.disconnect();
+    }
+
+    pub(crate) fn resume(&self) {
+        self.server.set_down(false);
+    }
+
     /// Cuts the power: no request is answered from now on. Returns what the disk may hold then:
     /// what was flushed, and that with a part of the rest.
     pub(crate) fn cut(&self, seed: u64) -> [Medium; 2] {
-        self.server.set_down(true);
-        self.server.disconnect();
+        self.pause();
         let flushed = self.server.durable();
         self.server.kill(seed);
         [flushed, self.server.image()]
@@ -148,7 +157,7 @@ pub(crate) fn shell(dir: &Path, script: &str) -> String {
 
 /// A judge from crates.io.
 pub(crate) fn from_crates(name: &str) -> PathBuf {
-    kept(&format!("bin/{name}"))
+    lanefs_tests::kept(&format!("bin/{name}"))
 }
 
 /// What kernel ext4 and the judged server make of the same work, as trees to be compared.
@@ -180,12 +189,4 @@ fn work_again(root: &Path, tree: &[lanefs_tests::TreeEntry]) -> Vec<lanefs_tests
         again.iter_mut().for_each(|e| e.data.clear());
     }
     again
-}
-
-/// What `scripts/judges.sh` keeps beside the build.
-pub(crate) fn kept(name: &str) -> PathBuf {
-    let exe = std::env::current_exe().unwrap();
-    let path = exe.ancestors().nth(3).unwrap().join("judges").join(name);
-    assert!(path.is_file(), "{} is missing: `make test` installs it", path.display());
-    path
 }

@@ -3,7 +3,9 @@
  * waits fault FILE: touches the last page of a map of an O_DIRECT descriptor, whose end is not a
  * page's. waits seek FOLDER THREADS, waits read FOLDER THREADS: THREADS threads at once seek data
  * in files, or read them by O_DIRECT, while the kernel has dirty pages of them. waits mix FILE
- * ROUNDS: each direct write is seen by the buffered read after it, while another thread reads. */
+ * ROUNDS: each direct write is seen by the buffered read after it, while another thread reads.
+ * waits crowd FILE THREADS: opens FILE, becomes another user, prints a byte, reads one, and then
+ * THREADS threads at once read a page each by O_DIRECT. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -96,6 +98,26 @@ static int mix(int rounds) {
     return pthread_join(reader, NULL);
 }
 
+static int shared;
+
+static void *one_page(void *number) {
+    need(pread(shared, pages(PAGE), PAGE, (long)number * PAGE) == PAGE, "direct read");
+    return NULL;
+}
+
+static int crowd(long count) {
+    char byte = '+';
+    pthread_t threads[count];
+    shared = open(path, O_RDONLY | O_DIRECT);
+    need(shared >= 0 && !setgid(65534) && !setuid(65534), "another user");
+    need(write(1, &byte, 1) == 1 && read(0, &byte, 1) == 1, "the word to begin");
+    for (long i = 0; i < count; i++)
+        need(!pthread_create(&threads[i], NULL, one_page, (void *)i), "thread");
+    for (long i = 0; i < count; i++)
+        need(!pthread_join(threads[i], NULL), "join");
+    return 0;
+}
+
 int main(int argc, char **argv) {
     if (argc < 3)
         return 2;
@@ -103,5 +125,7 @@ int main(int argc, char **argv) {
     reads = !strcmp(argv[1], "read");
     if (!strcmp(argv[1], "fault"))
         return fault();
+    if (!strcmp(argv[1], "crowd"))
+        return crowd(atol(argv[3]));
     return strcmp(argv[1], "mix") ? many(atol(argv[3])) : mix(atoi(argv[3]));
 }

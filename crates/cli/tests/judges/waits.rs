@@ -1,8 +1,12 @@
 //! No serving thread waits for another request: runs the operations that would hang, with one
-//! serving thread and with many.
+//! serving thread and with many. No user has all of the threads.
 
-use crate::support::{Image, LIMIT, bounded, compile, must, options};
+use crate::support::{Disk, Image, LIMIT, bounded, compile, judged, must, options};
 use lanefs_tests::{Mounted, Server};
+use std::io::{Read, Write};
+use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
 
 fn waits(threads: u32, args: &[&str]) {
     let server = Server::Lanefs(env!("CARGO_BIN_EXE_lanefs").into());
@@ -35,4 +39,32 @@ fn direct_writes_are_seen_by_buffered_reads() {
     for threads in [1, 64] {
         waits(threads, &["mix", "4000"]);
     }
+}
+
+/// A disk does not answer, and a user waits for it with more reads than the mount has threads.
+#[test]
+fn what_one_user_waits_for_delays_no_other() {
+    let image = Image::new(64 << 20, &["-b", "4096"]);
+    let program = compile(&image, "waits.c");
+    let disk = Disk::new(&image);
+    let mounted = disk.mount(options(&judged()));
+    std::fs::write(mounted.path().join("file"), vec![1; 1 << 20]).unwrap();
+    mounted.unmount();
+    // Nothing of it is cached.
+    let mounted = disk.mount(options(&judged()));
+    let path = mounted.path().join("file");
+    let mut crowd = bounded(LIMIT.as_secs() as u32, program);
+    crowd.arg("crowd").arg(&path).arg("100").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut crowd = crowd.spawn().unwrap();
+    crowd.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+    disk.pause();
+    crowd.stdin.take().unwrap().write_all(b"+").unwrap();
+    // Until all of them have asked.
+    thread::sleep(Duration::from_secs(2));
+    // The connection is made again for a minute.
+    must(bounded(2, "stat").arg("-f").arg(mounted.path()));
+    assert!(crowd.try_wait().unwrap().is_none(), "they still wait");
+    disk.resume();
+    assert!(crowd.wait().unwrap().success());
+    mounted.unmount();
 }

@@ -1,7 +1,7 @@
 //! Real work on the mount, compared with the same work on the kernel's ext4.
 
-use crate::support::{Image, SIZE, both, judged, kept, shell};
-use lanefs_tests::{Server, TreeEntry, assert_same_tree, tree_listing};
+use crate::support::{Image, SIZE, both, judged, shell};
+use lanefs_tests::{Server, TreeEntry, assert_same_tree, kept, tree_listing};
 use std::path::Path;
 
 /// For work that stamps the time of day: nothing of it, nor of where a program left holes.

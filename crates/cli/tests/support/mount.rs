@@ -38,12 +38,21 @@ impl Mount {
 
     /// Not mounted yet, with these options of mke2fs.
     pub(crate) fn blank_with(options: &[&str]) -> Self {
+        Self::watched(Watchdog::new("a mount"), options)
+    }
+
+    /// Not mounted yet, for a load of so long.
+    pub(crate) fn for_load(time: Duration) -> Self {
+        Self::watched(Watchdog::behind(time, "a mount under load"), &[])
+    }
+
+    fn watched(watchdog: Watchdog, options: &[&str]) -> Self {
         lanefs_tests::private_mounts();
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let image = Image::mke2fs(&[&["-b", "4096"], options].concat(), None);
         let at = image.beside("m");
         fs::create_dir(&at).unwrap();
-        Self { image, at, _watchdog: Watchdog::new("a mount"), _alone: alone }
+        Self { image, at, _watchdog: watchdog, _alone: alone }
     }
 
     /// Not mounted yet, and in memory: how soon a server has closed its volume is not a matter of

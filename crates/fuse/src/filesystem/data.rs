@@ -34,7 +34,7 @@ impl Filesystem {
     }
 
     /// Checks what ext4 asks of a program that opens a file, and carries out O_TRUNC.
-    pub(super) fn check_open(&self, header: &InHeader, node: &Node, how: OpenHow) -> Answer {
+    fn check_open(&self, header: &InHeader, node: &Node, how: OpenHow) -> Answer {
         if how.flags.contains(OpenFlags::TRUNC) {
             let keeps = Keeps::Decided { kill: how.kills_ids };
             self.before_change(header, node, Change::Overwrite, keeps)?;

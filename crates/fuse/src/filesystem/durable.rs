@@ -6,9 +6,11 @@
 
 use super::Filesystem;
 use crate::fault::Answer;
+use crate::notifier::NoticeJob;
 use crate::request::{CopyRange, Request};
 use lanefs::Node;
 use lanefs::format::InodeFlags;
+use std::ffi::OsStr;
 
 impl Filesystem {
     /// Returns whether changes of this inode are to be durable when they are answered.
@@ -22,21 +24,20 @@ impl Filesystem {
 
     /// Makes the changes of a request for node `id` durable, if the mount or an inode says so. Does
     /// not do so for new names, which must be durable before the kernel is told of an inode, nor
-    /// for writes, which [`write`](Self::write) makes durable, nor for O_TRUNC: see
-    /// [`check_open`](Self::check_open).
+    /// for renames and writes, which [`rename`](Self::rename) and [`write`](Self::write) make
+    /// durable, nor for O_TRUNC: see [`check_open`](Self::check_open).
     ///
     /// # Errors
     /// The journal's or the device's.
     pub(super) fn settle(&self, id: u64, request: &Request<'_>) -> Answer {
-        let other = match *request {
-            Request::Unlink { .. } | Request::RmDir { .. } => id,
-            Request::Rename { to, .. } => to,
+        match *request {
+            Request::Unlink { name } | Request::RmDir { name } => self.settle_names(&[(id, name)]),
             Request::SetAttr(_)
             | Request::SetXattr(_)
             | Request::RemoveXattr { .. }
             | Request::Fallocate(_)
-            | Request::Ioctl(_) => return self.settle_inode(id),
-            Request::CopyRange(CopyRange { to_node, .. }) => return self.settle_inode(to_node),
+            | Request::Ioctl(_) => self.settle_inode(id),
+            Request::CopyRange(CopyRange { to_node, .. }) => self.settle_inode(to_node),
             // These change nothing, or what no name leads to, or what their function makes durable.
             Request::Init(_)
             | Request::Destroy
@@ -44,6 +45,7 @@ impl Filesystem {
             | Request::Make(_)
             | Request::Create { .. }
             | Request::Link { .. }
+            | Request::Rename { .. }
             | Request::Forget { .. }
             | Request::BatchForget(_)
             | Request::GetAttr { .. }
@@ -64,20 +66,33 @@ impl Filesystem {
             | Request::SyncFs
             | Request::Access { .. }
             | Request::GetXattr { .. }
-            | Request::ListXattr { .. } => return Ok(()),
-        };
-        self.settle_dirs(id, other)
+            | Request::ListXattr { .. } => Ok(()),
+        }
     }
 
-    /// Makes the changes of directories durable, if the mount or one of them says so.
+    /// Makes changes of names in directories durable, if the mount or one of the directories says
+    /// so. Where that fails, the names have changed all the same, and the kernel, which keeps its
+    /// own at an error, is told to look them up again.
     ///
     /// # Errors
     /// The journal's or the device's.
-    pub(super) fn settle_dirs(&self, id: u64, other: u64) -> Answer {
-        let (dir, other) = (self.node(id)?, self.node(other)?);
-        if self.is_durable_dir(&dir) || self.is_durable_dir(&other) {
-            // One transaction has both directories and the new inode.
-            dir.sync_all()?;
+    pub(super) fn settle_names(&self, names: &[(u64, &OsStr)]) -> Answer {
+        let settled = self.settle_dirs(names.iter().map(|(dir, _)| *dir));
+        if settled.is_err() {
+            for (dir, name) in names {
+                self.notifier.hand_over(NoticeJob::Name { dir: *dir, name: name.to_os_string() });
+            }
+        }
+        settled
+    }
+
+    fn settle_dirs(&self, ids: impl Iterator<Item = u64>) -> Answer {
+        for id in ids {
+            let dir = self.node(id)?;
+            if self.is_durable_dir(&dir) {
+                // One transaction has all of the directories and the new inode.
+                return Ok(dir.sync_all()?);
+            }
         }
         Ok(())
     }
@@ -92,15 +107,14 @@ impl Filesystem {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panic")]
 
-    use super::super::Stage;
+    use super::super::{Outcome, Stage};
     use super::*;
     use crate::buffers::Outbox;
     use crate::options::{Durably, MountOptions};
     use crate::request::{Make, Received};
     use crate::wire::InHeader;
     use lanefs::device::{BlockDevice, DeviceError, MemDevice, Op, Result, forward_to};
-    use lanefs::{NewAttr, NewKind, OpenOptions};
-    use std::ffi::OsStr;
+    use lanefs::{NewAttr, NewKind, OpenOptions, RenameFlags, Volume};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
     use zerocopy::FromZeros;
@@ -124,23 +138,57 @@ mod tests {
         }
     }
 
-    /// The kernel, which gets an error, forgets no inode and closes no file.
-    #[test]
-    fn an_inode_that_cannot_be_made_durable_is_not_told() {
+    /// Returns a filesystem whose changes are durable when they are answered, made by `prepare`
+    /// before its device fails.
+    fn failing(prepare: impl FnOnce(&Volume)) -> Filesystem {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("volume");
         lanefs_tests::mke2fs(&path, 16 << 20, &["-t", "ext4"]);
         let inner = MemDevice::from_bytes(std::fs::read(path).unwrap());
         let device = Arc::new(Failing { inner, fails: AtomicBool::new(false) });
         let volume = OpenOptions::new().write(true).open_device(Arc::clone(&device) as _).unwrap();
+        prepare(&volume);
         let mut filesystem = Filesystem::new(volume, &MountOptions::default(), None).unwrap();
         filesystem.durably = Durably { all: true, dirs: true };
         device.fails.store(true, Ordering::SeqCst);
+        filesystem
+    }
+
+    /// Serves a request for the root directory.
+    fn serve(filesystem: &Filesystem, request: Request<'_>) -> Answer<Outcome> {
+        let header = InHeader { nodeid: 1, ..InHeader::new_zeroed() };
+        let received = Received { header, request: Ok(request) };
+        filesystem.serve(&received, &mut Outbox::new(), Stage::Fresh)
+    }
+
+    /// The kernel, which gets an error, forgets no inode and closes no file.
+    #[test]
+    fn an_inode_that_cannot_be_made_durable_is_not_told() {
+        let filesystem = failing(|_| ());
         let attr = NewAttr { permissions: 0o755, uid: 0, gid: 0 };
         let make = Make { name: OsStr::new("d"), kind: NewKind::Dir, attr, umask: 0 };
-        let header = InHeader { nodeid: 1, ..InHeader::new_zeroed() };
-        let received = Received { header, request: Ok(Request::Make(make)) };
-        assert!(filesystem.serve(&received, &mut Outbox::new(), Stage::Fresh).is_err());
+        assert!(serve(&filesystem, Request::Make(make)).is_err());
         assert_eq!((filesystem.known_nodes(), filesystem.open_files()), (0, 0));
+    }
+
+    /// The kernel keeps its names where a request fails, but they have changed.
+    #[test]
+    fn names_that_cannot_be_made_durable_are_looked_up_again() {
+        let [a, b] = ["a", "b"].map(OsStr::new);
+        let attr = NewAttr { permissions: 0o755, uid: 0, gid: 0 };
+        let make = Make { name: b, kind: NewKind::Dir, attr, umask: 0 };
+        let rename = Request::Rename { name: a, to: 1, new_name: b, flags: RenameFlags::Replace };
+        for (request, changed) in
+            [(rename, &[a, b][..]), (Request::Unlink { name: a }, &[a][..]), (Request::Make(make), &[b][..])]
+        {
+            let filesystem = failing(|volume| volume.write("/a", b"").unwrap());
+            assert!(serve(&filesystem, request).is_err());
+            let jobs = filesystem.notifier.queued();
+            let told = jobs.iter().map(|job| match job {
+                NoticeJob::Name { dir: 1, name } => name.as_os_str(),
+                other => panic!("{other:?}"),
+            });
+            assert!(told.eq(changed.iter().copied()), "{request:?}: {jobs:?}");
+        }
     }
 }

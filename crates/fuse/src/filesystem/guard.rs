@@ -11,6 +11,7 @@ use crate::notifier::Notice;
 use crate::wire::InHeader;
 use lanefs::format::{InodeFlags, S_ISGID, S_ISUID};
 use lanefs::{Metadata, Modifier, Node};
+use parking_lot::Mutex;
 use rustix::io::Errno;
 
 const GROUP_EXECUTES: u16 = 0o010;
@@ -31,6 +32,30 @@ pub(super) enum Keeps {
     Decided { kill: bool },
     /// The kernel has not checked.
     Unknown,
+}
+
+/// The nodes that are becoming immutable or append-only. From before the flag is set until the
+/// kernel has written back what it had cached by then, its writeback is let through.
+#[derive(Debug, Default)]
+pub(super) struct Hardening(Mutex<Vec<u64>>);
+
+impl Hardening {
+    /// Begins to let the writeback of a node through, once more for each call.
+    pub(super) fn begin(&self, node: u64) {
+        self.0.lock().push(node);
+    }
+
+    /// Ends what one [`begin`](Self::begin) began.
+    pub(super) fn end(&self, node: u64) {
+        let mut nodes = self.0.lock();
+        if let Some(at) = nodes.iter().position(|other| *other == node) {
+            nodes.swap_remove(at);
+        }
+    }
+
+    fn has(&self, node: u64) -> bool {
+        self.0.lock().contains(&node)
+    }
 }
 
 impl Filesystem {
@@ -73,7 +98,7 @@ impl Filesystem {
 
     /// Checks bytes of the kernel's writeback. The kernel cached them without a look at the flags,
     /// which forbid them unless a handle from before the flag is still open. Bytes that were dirty
-    /// when the inode became immutable were written back at that time.
+    /// when the inode got the flag are written back while it is [`Hardening`].
     ///
     /// # Errors
     /// EPERM. The kernel forgets these bytes.
@@ -81,7 +106,7 @@ impl Filesystem {
         let flags = open.node.metadata().flags();
         let forbidden = flags.contains(InodeFlags::IMMUTABLE)
             || flags.contains(InodeFlags::APPEND) && !open.inode.has_writers();
-        if forbidden {
+        if forbidden && !self.hardening.has(header.nodeid) {
             self.notifier.tell(Notice::Content { node: header.nodeid, offset: 0, len: 0 });
             return Err(Fault(Errno::PERM));
         }
@@ -132,4 +157,55 @@ pub(super) fn chown_modifier(caller: &Caller<'_>, meta: &Metadata) -> Modifier {
 /// group.
 fn is_outsider(caller: &Caller<'_>, meta: &Metadata) -> bool {
     meta.permissions() & (S_ISGID | GROUP_EXECUTES) == S_ISGID && !caller.is_of_group(meta)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panic")]
+
+    use super::super::{Outcome, Stage};
+    use super::*;
+    use crate::buffers::Outbox;
+    use crate::handles::Access;
+    use crate::options::MountOptions;
+    use crate::request::{Command, Ioctl, Received, Request, Write, WriteFrom};
+    use crate::wire::OpenFlags;
+    use lanefs::Volume;
+    use zerocopy::FromZeros;
+
+    /// The kernel writes back what was dirty before a flag forbids it, by whatever handle. Once the
+    /// program has its answer, the flag counts.
+    #[test]
+    fn what_was_cached_before_a_flag_is_written_back() {
+        for flag in [InodeFlags::APPEND, InodeFlags::IMMUTABLE] {
+            let volume = Volume::in_memory(16 << 20).unwrap();
+            volume.write("/f", b"old").unwrap();
+            let node = volume.node_at(volume.symlink_metadata("/f").unwrap().ino()).unwrap();
+            let filesystem = Filesystem::new(volume, &MountOptions::default(), None).unwrap();
+            let nodeid = filesystem.nodes.id_of(node.ino());
+            filesystem.nodes.remember(node.clone());
+            // The file was append-only when it was opened, and then no more.
+            let handle = filesystem.handles.open(node.clone(), Access::Appends, true).unwrap();
+            let header = InHeader { nodeid, ..InHeader::new_zeroed() };
+            let serve = |request: Request<'static>, stage| {
+                let received = Received { header, request: Ok(request) };
+                filesystem.serve(&received, &mut Outbox::new(), stage)
+            };
+            let write_back = |bytes: &'static [u8]| {
+                let (flags, from) = (OpenFlags::empty(), WriteFrom::Cache);
+                serve(Request::Write(Write { handle, offset: 0, bytes, flags, from }), Stage::Fresh)
+            };
+            let flags = node.flags() & InodeFlags::USER_VISIBLE | flag;
+            let set = |stage| {
+                let ioctl = Ioctl { command: Command::SetFlags(flags), room: 0 };
+                serve(Request::Ioctl(ioctl), stage)
+            };
+            assert_eq!(set(Stage::Fresh), Ok(Outcome::Silent), "{flag:?}");
+            assert!(node.flags().contains(flag), "no later write is accepted");
+            assert_eq!(write_back(b"new"), Ok(Outcome::Answered), "{flag:?}");
+            assert_eq!(set(Stage::Noticed), Ok(Outcome::AfterNotice(Notice::Attributes(nodeid))));
+            assert_eq!(write_back(b"bad"), Err(Fault(Errno::PERM)), "{flag:?}");
+            assert_eq!(filesystem.volume.read("/f").unwrap(), b"new");
+        }
+    }
 }

@@ -36,6 +36,11 @@ impl Filesystem {
         out: &mut Outbox,
         stage: Stage,
     ) -> Answer<Outcome> {
+        if stage == Stage::Noticed {
+            // The flags are set, and the kernel has written back what it had cached by then.
+            self.hardening.end(header.nodeid);
+            return self.flags_are_set(header, out);
+        }
         let node = self.node(header.nodeid)?;
         let meta = node.metadata();
         let (flags, project) = match ioctl.command {
@@ -71,17 +76,26 @@ impl Filesystem {
         };
         let changes = meta.flags() ^ flags;
         self.check_may_set(header, &meta, changes)?;
-        let mut ends_writes = InodeFlags::IMMUTABLE;
-        // Without opens nothing tells of writers from before this flag.
-        ends_writes.set(InodeFlags::APPEND, self.no_open);
-        let hardens = (changes & flags).intersects(ends_writes);
-        if hardens && stage == Stage::Fresh && self.is_written(node.ino()) {
-            // The kernel first writes back the pages that became dirty while writes were allowed.
-            let notice = Notice::Content { node: header.nodeid, offset: 0, len: 0 };
-            return Ok(self.notice_first(notice, header, Request::Ioctl(ioctl)));
-        }
         let changed = project.is_none() || !(changes & InodeFlags::USER_VISIBLE).is_empty();
-        node.set_file_attr(changed.then_some(flags), project)?;
+        let set = || node.set_file_attr(changed.then_some(flags), project);
+        let hardens = (changes & flags).intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND);
+        if !hardens || !self.is_written(node.ino()) {
+            set()?;
+            return self.flags_are_set(header, out);
+        }
+        // Pages may be dirty, or become so before the flag is set. They were accepted while writes
+        // were allowed, so the kernel writes them back before the call returns.
+        self.hardening.begin(header.nodeid);
+        if let Err(e) = set() {
+            self.hardening.end(header.nodeid);
+            return Err(e.into());
+        }
+        let notice = Notice::Content { node: header.nodeid, offset: 0, len: 0 };
+        Ok(self.notice_first(notice, header, Request::Ioctl(ioctl)))
+    }
+
+    /// Answers a command that has set flags.
+    fn flags_are_set(&self, header: &InHeader, out: &mut Outbox) -> Answer<Outcome> {
         // Without opens the next write is judged by the new flags.
         self.node_files.close(header.nodeid);
         self.settle_inode(header.nodeid)?;

@@ -31,6 +31,7 @@ use crate::remounts::Remounts;
 use crate::request::{NewXattr, Received, Request};
 use crate::table::MountDevice;
 use crate::wire::{ForgetOne, InHeader, OpenFlags, StatfsOut};
+use guard::Hardening;
 use lanefs::{Atime, Node, Observer, Volume};
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -50,6 +51,7 @@ pub(crate) struct Filesystem {
     dir_atime: Atime,
     durably: Durably,
     remounts: Remounts,
+    hardening: Hardening,
     notifier: Notifier,
     /// The user and the group besides root that may take reserved blocks (s_def_resuid,
     /// s_def_resgid).
@@ -69,7 +71,7 @@ pub(crate) struct Filesystem {
 pub(crate) enum Outcome {
     /// It is answered with the content of the outbox.
     Answered,
-    /// It gets no answer from this thread: none at all, or one from the notifying thread, which
+    /// It gets no answer from this thread: none at all, or one from a notifying thread, which
     /// serves it again.
     Silent,
     /// It is answered, and it is the last one.
@@ -114,6 +116,7 @@ impl Filesystem {
             dir_atime,
             durably,
             remounts: Remounts::default(),
+            hardening: Hardening::default(),
             notifier,
             reserved_for,
             owners: options.owners,
@@ -253,7 +256,9 @@ impl Filesystem {
             Request::TmpFile(ref file) => self.tmpfile(header, file, out),
             Request::Unlink { name } => self.unlink(id, name),
             Request::RmDir { name } => self.rmdir(id, name),
-            Request::Rename { name, to, new_name, flags } => self.rename((id, name), (to, new_name), flags),
+            Request::Rename { name, to, new_name, flags } => {
+                return self.rename((id, name), (to, new_name), flags);
+            }
             Request::Link { node, name } => self.link(id, node, name, out),
             Request::Open(how) => self.open(header, how, out),
             Request::Read(read) => return self.read(header, read, out, stage),
@@ -294,7 +299,7 @@ impl Filesystem {
         })
     }
 
-    /// Returns the outcome that makes the notifying thread serve a request, which has changed
+    /// Returns the outcome that makes a notifying thread serve a request, which has changed
     /// nothing so far, after `notice`.
     fn notice_first(&self, notice: Notice, header: &InHeader, request: Request<'static>) -> Outcome {
         let received = Received { header: *header, request: Ok(request) };

@@ -1,11 +1,12 @@
 //! Names: finding, making, moving and removing them.
 
-use super::Filesystem;
 use super::data::{access, open_flags};
+use super::{Filesystem, Outcome};
 use crate::attr::{entry_out, no_entry};
 use crate::buffers::Outbox;
 use crate::fault::{Answer, Fault};
 use crate::handles::NO_HANDLE;
+use crate::notifier::Notice;
 use crate::request::{Make, NewFile};
 use crate::wire::{EntryOut, InHeader, OpenFlags, OpenOut};
 use lanefs::{Error, NewAttr, NewKind, Node, RenameFlags};
@@ -55,24 +56,27 @@ impl Filesystem {
         let dir = self.node(id)?;
         let attr = self.owners.of_new(new.attr, &dir.metadata());
         let node = dir.create(new.name, new.kind, attr, new.umask)?;
-        self.settle_dirs(id, id)?;
+        self.settle_names(&[(id, new.name)])?;
         self.tell(node, out)
     }
 
+    /// Makes a file and opens it. The kernel sends this request for a name that it takes for free,
+    /// and so checks no permission of the file.
+    ///
+    /// # Errors
+    /// ESTALE where the name is there all the same, because a damaged directory has it twice, and
+    /// EEXIST with O_EXCL. At either the kernel looks the name up again. At ESTALE it then opens
+    /// what it finds, with all of its checks.
     pub(super) fn create(&self, header: &InHeader, name: &OsStr, file: &NewFile, out: &mut Outbox) -> Answer {
         let NewFile { attr, umask, how } = *file;
         let dir = self.node(header.nodeid)?;
         let attr = self.owners.of_new(attr, &dir.metadata());
         let privileged = self.is_privileged(header);
         let node = match dir.create(name, NewKind::File, attr, umask) {
-            Err(Error::Exists) if !how.flags.contains(OpenFlags::EXCL) => {
-                let node = dir.lookup(name)?;
-                self.check_open(header, &node, how)?;
-                node
-            }
+            Err(Error::Exists) if !how.flags.contains(OpenFlags::EXCL) => return Err(Fault(Errno::STALE)),
             made => made?,
         };
-        self.settle_dirs(header.nodeid, header.nodeid)?;
+        self.settle_names(&[(header.nodeid, name)])?;
         self.tell_open(node, how.flags, privileged, out)
     }
 
@@ -104,7 +108,12 @@ impl Filesystem {
         Ok(())
     }
 
-    pub(super) fn rename(&self, old: (u64, &OsStr), new: (u64, &OsStr), flags: RenameFlags) -> Answer {
+    pub(super) fn rename(
+        &self,
+        old: (u64, &OsStr),
+        new: (u64, &OsStr),
+        flags: RenameFlags,
+    ) -> Answer<Outcome> {
         let (from, to) = (self.node(old.0)?, self.node(new.0)?);
         let flags = match flags {
             RenameFlags::Whiteout { replace, uid, gid } => {
@@ -117,13 +126,36 @@ impl Filesystem {
         if let Some(replaced) = from.rename(old.1, &to, new.1, flags)? {
             self.nodes.hold(replaced);
         }
-        Ok(())
+        let settled = self.settle_names(&[old, new]);
+        if old.0 == new.0 {
+            return settled.map(|()| Outcome::Answered);
+        }
+        if flags == RenameFlags::Exchange
+            && let Some(other) = self.listing_of(&from, old.1)
+        {
+            self.notifier.tell(other);
+        }
+        let moved = self.listing_of(&to, new.1);
+        if let (Err(_), Some(moved)) = (&settled, moved) {
+            self.notifier.tell(moved);
+        }
+        settled.map(|()| moved.map_or(Outcome::Answered, Outcome::AfterNotice))
+    }
+
+    /// Returns the notice that makes the kernel forget the listing of the directory `name`, which
+    /// has got another parent. The kernel caches listings, with `..` in them, and takes one for
+    /// valid until the times of its directory change, which a rename leaves. The kernel keeps
+    /// both parents from changing meanwhile.
+    fn listing_of(&self, parent: &Node, name: &OsStr) -> Option<Notice> {
+        let node = parent.lookup(name).ok()?;
+        let is_dir = node.metadata().is_dir();
+        is_dir.then(|| Notice::Content { node: self.nodes.id_of(node.ino()), offset: 0, len: 0 })
     }
 
     pub(super) fn link(&self, dir: u64, id: u64, name: &OsStr, out: &mut Outbox) -> Answer {
         let node = self.node(id)?;
         self.node(dir)?.link_file(&node, name)?;
-        self.settle_dirs(dir, dir)?;
+        self.settle_names(&[(dir, name)])?;
         self.tell(node, out)
     }
 
@@ -142,7 +174,9 @@ mod tests {
     use super::*;
     use crate::options::MountOptions;
     use crate::owners::Owners;
+    use crate::request::OpenHow;
     use lanefs::{AtSymlink, SetAttr, Volume};
+    use zerocopy::FromZeros;
 
     /// Like any new file of a mount whose files all look the same.
     #[test]
@@ -162,5 +196,53 @@ mod tests {
             assert_eq!((left.uid(), left.gid()), owner);
             filesystem.volume.rename("/new", "/old").unwrap();
         }
+    }
+
+    /// The kernel checks no permission of a file that it creates.
+    #[test]
+    fn a_name_that_is_there_is_not_created() {
+        let volume = Volume::in_memory(16 << 20).unwrap();
+        volume.write("/f", b"content").unwrap();
+        let filesystem = Filesystem::new(volume, &MountOptions::default(), None).unwrap();
+        let attr = NewAttr { permissions: 0o644, uid: 1000, gid: 1000 };
+        let header = InHeader { nodeid: 1, uid: 1000, ..InHeader::new_zeroed() };
+        let create = |name: &str, flags| {
+            let file = NewFile { attr, umask: 0, how: OpenHow { flags, kills_ids: false } };
+            filesystem.create(&header, OsStr::new(name), &file, &mut Outbox::new())
+        };
+        for flags in [OpenFlags::empty(), OpenFlags::TRUNC] {
+            assert_eq!(create("f", flags), Err(Fault(Errno::STALE)));
+            assert_eq!(create("f", flags | OpenFlags::EXCL), Err(Fault(Errno::EXIST)));
+        }
+        assert_eq!((filesystem.known_nodes(), filesystem.open_files()), (0, 0));
+        assert_eq!(filesystem.volume.read("/f").unwrap(), b"content");
+        assert_eq!(create("g", OpenFlags::EXCL), Ok(()));
+        assert_eq!(filesystem.open_files(), 1);
+    }
+
+    /// A directory with another parent has another `..`, which the kernel may have cached.
+    #[test]
+    fn the_listing_of_a_directory_with_another_parent_is_forgotten() {
+        let volume = Volume::in_memory(16 << 20).unwrap();
+        for dir in ["/a", "/b", "/a/d", "/b/e"] {
+            volume.create_dir(dir).unwrap();
+        }
+        volume.write("/a/f", b"content").unwrap();
+        let filesystem = Filesystem::new(volume, &MountOptions::default(), None).unwrap();
+        let known = |path: &str| {
+            let id = u64::from(filesystem.volume.symlink_metadata(path).unwrap().ino());
+            filesystem.nodes.remember(filesystem.volume.node_at(id as u32).unwrap());
+            id
+        };
+        let [a, b, d] = ["/a", "/b", "/a/d"].map(known);
+        let rename = |old: (u64, &str), new: (u64, &str), flags| {
+            filesystem.rename((old.0, OsStr::new(old.1)), (new.0, OsStr::new(new.1)), flags).unwrap()
+        };
+        let forgotten = |node| Outcome::AfterNotice(Notice::Content { node, offset: 0, len: 0 });
+        assert_eq!(rename((a, "d"), (a, "c"), RenameFlags::Replace), Outcome::Answered);
+        assert_eq!(rename((a, "f"), (b, "f"), RenameFlags::Replace), Outcome::Answered);
+        assert_eq!(rename((a, "c"), (b, "c"), RenameFlags::NoReplace), forgotten(d));
+        assert_eq!(rename((b, "c"), (a, "d"), RenameFlags::Replace), forgotten(d));
+        assert_eq!(rename((b, "e"), (a, "d"), RenameFlags::Exchange), forgotten(known("/a/d")));
     }
 }

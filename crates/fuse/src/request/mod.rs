@@ -9,7 +9,7 @@ mod decode;
 mod tests;
 
 use crate::fault::Answer;
-use crate::scheduling::Cost;
+use crate::scheduling::{Cost, User};
 use crate::wire::{ForgetOne, InHeader, InitIn, OpenFlags, TrimRange};
 use lanefs::format::InodeFlags;
 use lanefs::format::verity::MAX_SALT;
@@ -25,6 +25,21 @@ pub(crate) struct Received<'b> {
     pub(crate) header: InHeader,
     /// What it asks for; the errno that it gets if it asks for nothing that lanefs knows.
     pub(crate) request: Answer<Request<'b>>,
+}
+
+/// Bytes of a message that may be parked. Only writes and long attributes have more.
+const PARKED: usize = 8 << 10;
+
+impl Received<'_> {
+    /// Returns the user whose share of the threads the request takes from, in a message of `len`
+    /// bytes. Returns `None` for a request that is never parked: the kernel's writeback, which is
+    /// no user's, and what is longer than [`PARKED`].
+    pub(crate) fn share(&self, len: usize) -> Option<User> {
+        let is_late = matches!(self.request, Ok(Request::Write(Write { from: WriteFrom::Cache, .. })));
+        let forgets = self.request.as_ref().is_ok_and(Request::forgets);
+        let user = (!forgets).then_some(self.header.uid);
+        (len <= PARKED && !is_late).then_some(user)
+    }
 }
 
 /// A request of the kernel, of the node that the header names.

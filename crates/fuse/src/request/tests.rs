@@ -495,6 +495,25 @@ fn it_lasts_as_long_as_its_size_and_kind() {
     assert_eq!(lasts(op::LOOKUP, &[Bytes(b"a\0")]), Cost::Short);
 }
 
+#[test]
+fn what_one_program_waits_for_takes_from_the_share_of_its_user() {
+    let share = |opcode, parts: &[Part]| {
+        let message = message(opcode, &body(parts));
+        Received::decode(&message).unwrap().share(message.len())
+    };
+    static CONTENT: [u8; PARKED] = [0; PARKED];
+    let write = |size: usize, from| {
+        let args = [U64(1), U64(2), U32(size as u32), U32(from), U64(4), U32(0), U32(0)];
+        let args = args.into_iter().chain([Bytes(&CONTENT[..size])]).collect::<Vec<_>>();
+        share(op::WRITE, &args)
+    };
+    // User 11: see `message`. What has no meaning is answered too.
+    assert_eq!(share(op::READ, &[U64(1), U64(2), U32(4096), zeros(6)]), Some(Some(11)));
+    assert_eq!(share(op::LOOKUP, &[Bytes(b"a")]), Some(Some(11)));
+    assert_eq!(share(op::FORGET, &[U64(1)]), Some(None));
+    assert_eq!([write(4096, 0), write(4096, 1), write(PARKED, 0)], [Some(Some(11)), None, None]);
+}
+
 proptest! {
     /// Whatever the bytes are, the answer is a request or an errno.
     #[test]

@@ -4,7 +4,9 @@
 //! threads that keep a policy or a processor that is not theirs.
 
 mod follow;
+mod shares;
 mod workers;
 
 pub(crate) use follow::{Follow, Following, Preference, release};
+pub(crate) use shares::{Shares, User};
 pub(crate) use workers::{BUFFERS, Cost, First, WaitTurn, Workers};

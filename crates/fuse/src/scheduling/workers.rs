@@ -18,8 +18,12 @@ const BULK: usize = 4;
 pub(crate) const BUFFERS: usize = BULK + WAITING;
 /// Time between two looks of the watching thread.
 const WATCH: Duration = Duration::from_millis(1);
+/// The same while the kernel's writeback has all of its threads: a slow device takes longer.
+const PATIENT_WATCH: Duration = Duration::from_millis(100);
 /// Consecutive looks that find no request taken, after which nothing is watched any longer.
 const QUIET: u32 = 8;
+/// One thread in so many is left to other users than the one whose requests have all others.
+const LEFT: usize = 8;
 
 /// The threads of a mount.
 ///
@@ -31,6 +35,11 @@ const QUIET: u32 = 8;
 /// A short request wakes no thread to wait. But it lasts where its change waits for a commit or for
 /// the device. So when short requests leave no thread waiting, another thread watches, as below: if
 /// no thread has come back since its last look, it waits for requests itself.
+///
+/// Nor does a request of the kernel's writeback, once [`BULK`] threads serve such requests. They
+/// may wait for bytes that a call has locked. So another thread watches: if no thread has come back
+/// for [`PATIENT_WATCH`], it waits for requests itself, and each further such request wakes another
+/// thread, until one of them is done.
 ///
 /// A thread that follows a program (see [`Follow`](super::Follow)) waits alone, and hands
 /// over only before a long request. Another thread watches it, once a millisecond. If the lone
@@ -62,7 +71,11 @@ struct WorkersState {
     turns: u64,
     /// The next thread that is there is to watch, if another one waits.
     wants_watch: bool,
+    /// It watches for [`Cost::Bulk`] requests that last, even if no thread waits.
+    patient: bool,
     watched: bool,
+    /// Requests that are [`Cost::Bulk`] were found to last, and none has ended since.
+    bulk_lasts: bool,
     /// The watching thread is to wait for requests instead.
     called_back: bool,
     ended: bool,
@@ -115,9 +128,15 @@ impl Workers {
         Self { most, following, bulk, state: Mutex::new(state), wanted, alone_ends }
     }
 
+    /// Returns how many threads the requests of one user may have.
+    pub(crate) fn most_of_one(&self) -> usize {
+        self.most - self.most / LEFT
+    }
+
     /// Notes that a [`Cost::Bulk`] request is done.
     pub(crate) fn bulk_ends(&self) {
         self.bulk.fetch_sub(1, Ordering::Relaxed);
+        self.state.lock().bulk_lasts = false;
     }
 
     /// Returns whether a [`Cost::Bulk`] request is in flight, so that more are likely to come.
@@ -142,7 +161,7 @@ impl Workers {
             }
             match state.alone {
                 Some(_) if !state.watched => self.watch(&mut state, &lies_there),
-                None if state.wants_watch && state.waiting > 0 && !state.watched => {
+                None if state.wants_watch && (state.waiting > 0 || state.patient) && !state.watched => {
                     self.watch(&mut state, &lies_there);
                 }
                 None if state.waiting < WAITING => break WaitTurn::Together,
@@ -177,15 +196,17 @@ impl Workers {
                     quiet += 1;
                     let held_up = state.waiting == 0 || state.alone.is_some() && lies_there();
                     if held_up || quiet > QUIET {
+                        state.bulk_lasts = held_up && state.patient;
                         self.end_alone(state, held_up);
                         break;
                     }
                 }
                 _ => (seen, quiet) = (Some(now), 0),
             }
-            self.alone_ends.wait_for(state, WATCH);
+            let time = if state.patient { PATIENT_WATCH } else { WATCH };
+            self.alone_ends.wait_for(state, time);
         }
-        (state.watched, state.called_back) = (false, false);
+        (state.watched, state.patient, state.called_back) = (false, false, false);
     }
 
     /// Ends the time alone of the lone thread, if there is one.
@@ -212,20 +233,35 @@ impl Workers {
             && cost < Cost::Long
         {
             state.alone = Some(me);
+            if std::mem::take(&mut state.patient) {
+                self.alone_ends.notify_one();
+            }
             // A watching thread is woken or made in the same way as a waiting one.
             return self.call(&mut state);
         }
         match (state.alone, cost) {
             (Some(_), _) => First::Nothing,
-            (None, Cost::Short) if state.waiting > 0 || state.watched => First::Nothing,
+            (None, Cost::Short) if state.waiting > 0 || state.watched && !state.patient => First::Nothing,
             (None, Cost::Short) => {
                 // Two threads serve, and a third one watches.
-                state.wants_watch = state.wants_watch || state.resting > 0 || state.all < self.most;
+                state.wants_watch = state.wants_watch || self.has_another(&state);
                 self.call(&mut state)
             }
-            (None, Cost::Bulk) if others + 1 >= BULK => First::Nothing,
+            (None, Cost::Bulk) if others + 1 >= BULK && !state.bulk_lasts => {
+                if state.waiting > 0 || state.watched || !self.has_another(&state) {
+                    return First::Nothing;
+                }
+                let first = self.call(&mut state);
+                (state.wants_watch, state.patient) = (true, true);
+                first
+            }
             (None, _) => self.call(&mut state),
         }
+    }
+
+    /// Returns whether there is a thread that has nothing to do, or may be made.
+    fn has_another(&self, state: &WorkersState) -> bool {
+        state.resting > 0 || state.all < self.most
     }
 
     /// Returns whether thread `me` is the only one that takes requests.
@@ -239,6 +275,7 @@ impl Workers {
         if state.waiting > 0 || state.ended {
             return First::Nothing;
         }
+        state.patient = false;
         if state.watched {
             if state.alone.is_none() {
                 state.called_back = true;
@@ -259,7 +296,7 @@ impl Workers {
         let mut state = self.state.lock();
         state.all -= 1;
         // It may have been the thread that was to watch.
-        (state.alone, state.wants_watch) = (None, false);
+        (state.alone, state.wants_watch, state.patient) = (None, false, false);
     }
 
     /// Ends all threads: the mount is gone.
@@ -384,32 +421,59 @@ mod tests {
         });
     }
 
+    /// Has [`BULK`] threads serve the kernel's writeback, and another one made, which is to watch.
+    fn crowded() -> Workers {
+        let workers = Workers::new(64, Following::none());
+        for _ in 0..BULK {
+            assert_eq!(workers.begin(gettid(), || false), Some(WaitTurn::Together));
+            assert_eq!(workers.took(gettid(), Cost::Bulk, Preference::Same), First::MakeThread);
+        }
+        assert!(workers.is_bulk() && workers.state.lock().patient);
+        workers
+    }
+
     #[test]
     fn few_write_what_the_kernel_had_cached_and_others_go_on() {
-        let workers = Workers::new(64, Following::none());
-        let take = |last, cost| {
-            if last == Cost::Bulk {
-                workers.bulk_ends();
+        let workers = crowded();
+        let begin = || workers.begin(gettid(), || false);
+        let take = |cost| workers.took(gettid(), cost, Preference::Same);
+        thread::scope(|scope| {
+            let watching = scope.spawn(begin);
+            while !workers.state.lock().watched {
+                thread::yield_now();
             }
-            assert_eq!(workers.begin(gettid(), || false), Some(WaitTurn::Together));
-            workers.took(gettid(), cost, Preference::Same)
-        };
-        for _ in 1..BULK {
-            assert_eq!(take(Cost::Short, Cost::Bulk), First::MakeThread);
-        }
-        assert!(workers.is_bulk());
-        assert_eq!(take(Cost::Short, Cost::Bulk), First::Nothing);
-        assert_eq!(take(Cost::Short, Cost::Long), First::MakeThread);
-        // One has come back.
-        assert_eq!(take(Cost::Bulk, Cost::Bulk), First::Nothing);
-        // No thread is left to watch a short one.
-        assert_eq!(take(Cost::Bulk, Cost::Short), First::MakeThread);
-        assert_eq!(take(Cost::Short, Cost::Bulk), First::Nothing);
-        for _ in 0..BULK {
-            take(Cost::Bulk, Cost::Short);
-        }
+            // As long as threads come back, they alone take more.
+            for _ in 0..50 {
+                workers.bulk_ends();
+                assert_eq!(begin(), Some(WaitTurn::Together));
+                assert_eq!(take(Cost::Bulk), First::Nothing);
+            }
+            workers.bulk_ends();
+            assert_eq!(begin(), Some(WaitTurn::Together));
+            assert_eq!(take(Cost::Long), First::Nothing);
+            assert_eq!(watching.join().unwrap(), Some(WaitTurn::Together));
+        });
+        (1..BULK).for_each(|_| workers.bulk_ends());
         assert!(!workers.is_bulk());
-        assert_eq!(take(Cost::Short, Cost::Bulk), First::MakeThread);
+    }
+
+    /// The kernel's writeback waits for bytes that a call has locked.
+    #[test]
+    fn writeback_that_lasts_leaves_a_thread_waiting() {
+        let workers = crowded();
+        for _ in 0..2 * BULK {
+            assert_eq!(workers.begin(gettid(), || false), Some(WaitTurn::Together));
+            assert_eq!(workers.took(gettid(), Cost::Bulk, Preference::Same), First::MakeThread);
+        }
+        assert!(workers.state.lock().bulk_lasts);
+        workers.bulk_ends();
+        assert!(!workers.state.lock().bulk_lasts, "few write again");
+    }
+
+    #[test]
+    fn the_requests_of_one_user_leave_threads_to_others() {
+        let of_one = |most| Workers::new(most, Following::none()).most_of_one();
+        assert_eq!([1, 2, 7, 8, 64].map(of_one), [1, 2, 7, 7, 56]);
     }
 
     #[test]
