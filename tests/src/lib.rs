@@ -11,6 +11,7 @@ mod damage;
 mod ending;
 mod exercise;
 mod fsx;
+mod fsx_program;
 mod history;
 mod images;
 mod listing;
@@ -39,6 +40,7 @@ pub use damage::{Region, RegionKind, Victim};
 pub use ending::Ending;
 pub use exercise::{Verdict, Walk, change_all, explained, read_all, walk};
 pub use fsx::{FALLOCATES, FileOp, Model, Player, Way, draw};
+pub use fsx_program::fsx_config;
 pub use history::{Change, Clock, History, Look, WORD};
 pub use images::{corpus_images, unpacked};
 pub use listing::{settled, volume_listing};
@@ -57,8 +59,8 @@ pub use slices::{day, long, slice};
 pub use specimen::{edits, specimen};
 pub(crate) use tools::fixed_options;
 pub use tools::{
-    copy_file, debugfs, debugfs_write, dumpe2fs, e2fsck, e2fsck_clean, e2fsck_replay, memory_dir, memory_of,
-    mke2fs, mke2fs_command, private_mounts, require_root, require_tools, run, tool,
+    copy_file, debugfs, debugfs_write, dumpe2fs, e2fsck, e2fsck_clean, e2fsck_replay, kept, memory_dir,
+    memory_of, mke2fs, mke2fs_command, private_mounts, require_root, require_tools, run, tool,
 };
 pub use tree::{Kind, TreeEntry, assert_same_tree, tree_diff, tree_listing};
 pub use victims::{OLD, damage_and_use, large_victim, patterned, small_victim, with_mmp};

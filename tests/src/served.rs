@@ -1,8 +1,9 @@
-//! NBD servers that this project did not write, each at a unix socket.
+//! NBD servers that this project did not write, each at a unix socket, or at a port of this host.
 
 use crate::tools::tool;
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,10 +12,27 @@ use std::time::{Duration, Instant};
 /// A server, until it is dropped.
 #[derive(Debug)]
 pub struct Served {
-    socket: PathBuf,
+    address: Address,
     child: Child,
     /// The process that goes on where the one that was started ends.
     daemon: Option<Pid>,
+}
+
+/// Where a server listens.
+#[derive(Debug)]
+enum Address {
+    Unix(PathBuf),
+    /// A port of 127.0.0.1.
+    Tcp(u16),
+}
+
+impl Address {
+    fn is_listened_at(&self) -> bool {
+        match self {
+            Self::Unix(socket) => UnixStream::connect(socket).is_ok(),
+            Self::Tcp(port) => TcpStream::connect(("127.0.0.1", *port)).is_ok(),
+        }
+    }
 }
 
 fn nbdkit<S: AsRef<OsStr>>(socket: &Path, args: &[S]) -> Command {
@@ -30,6 +48,18 @@ impl Served {
     /// If it is missing, or does not come up.
     pub fn nbdkit<S: AsRef<OsStr>>(socket: &Path, args: &[S]) -> Self {
         Self::start(socket, &mut nbdkit(socket, args))
+    }
+
+    /// Starts `nbdkit ARGS` in the foreground at a port of 127.0.0.1 that is free.
+    ///
+    /// # Panics
+    /// If it is missing, or does not come up.
+    pub fn nbdkit_by_tcp<S: AsRef<OsStr>>(args: &[S]) -> Self {
+        let free = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+        let port = free.expect("a free port").port();
+        let mut command = tool("nbdkit");
+        command.args(["--foreground", "--exit-with-parent", "-i", "127.0.0.1", "-p", &port.to_string()]);
+        Self::start_at(Address::Tcp(port), command.args(args))
     }
 
     /// Starts `nbdkit ARGS` as [`nbdkit`](Self::nbdkit) does, with functions of a shared library
@@ -83,6 +113,10 @@ impl Served {
     fn start(socket: &Path, command: &mut Command) -> Self {
         // That of a server which was killed.
         let _ = std::fs::remove_file(socket);
+        Self::start_at(Address::Unix(socket.to_owned()), command)
+    }
+
+    fn start_at(address: Address, command: &mut Command) -> Self {
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -93,18 +127,24 @@ impl Served {
                 panic!("{command:?}: {e}; `make test` or `make judge-remote` installs what it lacks")
             });
         let began = Instant::now();
-        while UnixStream::connect(socket).is_err() {
+        while !address.is_listened_at() {
             let ended = child.try_wait().expect("its state");
             assert!(ended.is_none_or(|status| status.success()), "{command:?}: {ended:?}");
             assert!(began.elapsed() < Duration::from_secs(20), "{command:?} does not listen");
             std::thread::sleep(Duration::from_millis(5));
         }
-        Self { socket: socket.to_owned(), child, daemon: None }
+        Self { address, child, daemon: None }
     }
 
     /// Returns the URL of an export, with `parameters` such as `&timeout=1`.
     pub fn url(&self, export: &str, parameters: &str) -> String {
-        format!("nbd+unix:///{export}?socket={}{parameters}", self.socket.display())
+        match (&self.address, parameters.strip_prefix('&')) {
+            (Address::Unix(socket), _) => {
+                format!("nbd+unix:///{export}?socket={}{parameters}", socket.display())
+            }
+            (Address::Tcp(port), None) => format!("nbd://127.0.0.1:{port}/{export}{parameters}"),
+            (Address::Tcp(port), Some(first)) => format!("nbd://127.0.0.1:{port}/{export}?{first}"),
+        }
     }
 
     /// Returns the process.

@@ -7,7 +7,7 @@ use rustix::thread::UnshareFlags;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -29,6 +29,18 @@ pub fn tool(program: &str) -> Command {
     let mut command = Command::new(found.unwrap_or_else(|| program.into()));
     command.env("PATH", path).env("LC_ALL", "C");
     command
+}
+
+/// Returns the path of what `scripts/judges.sh` keeps beside the build.
+///
+/// # Panics
+/// If it is missing.
+pub fn kept(name: &str) -> PathBuf {
+    let exe = std::env::current_exe().expect("the path of this program");
+    let build = exe.ancestors().nth(3).expect("a folder of builds");
+    let path = build.join("judges").join(name);
+    assert!(path.is_file(), "{} is missing: `make test` installs it", path.display());
+    path
 }
 
 fn output(program: &str, command: &mut Command) -> Output {
@@ -265,7 +277,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
     use std::panic::catch_unwind;
 
-    fn volume() -> (TempDir, std::path::PathBuf) {
+    fn volume() -> (TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("volume");
         mke2fs(&path, 8 << 20, &["-t", "ext4", "-L", "judged"]);

@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hash};
 use std::path::PathBuf;
 
 /// What a walk of a volume through lanefs sees: a line for each name, sorted. Names, types, modes,
-/// links, sizes, content, targets and attributes; no times and no inode numbers.
+/// links, sizes, devices, content, targets and attributes; no times and no inode numbers.
 ///
 /// # Panics
 /// If anything of the volume cannot be read.
@@ -55,10 +55,11 @@ fn line(dir: &Dir, name: &str, path: &str) -> String {
     attrs.sort();
     let size = if meta.is_dir() { 0 } else { meta.len() };
     format!(
-        "{path} {:o} {}:{} links {} size {size} {content:016x} {attrs:?}",
+        "{path} {:o} {}:{} links {} size {size} {:?} {content:016x} {attrs:?}",
         meta.mode(),
         meta.uid(),
         meta.gid(),
-        meta.nlink()
+        meta.nlink(),
+        meta.device()
     )
 }

@@ -19,10 +19,16 @@ pub struct Watchdog {
 impl Watchdog {
     /// Watches over what `what` says from now on.
     pub fn new(what: impl Into<String>) -> Self {
+        Self::behind(Duration::ZERO, what)
+    }
+
+    /// Watches as [`new`](Self::new) does, over work that is to last for `time` before it ends.
+    pub fn behind(time: Duration, what: impl Into<String>) -> Self {
         let what = what.into();
         let (alive, dropped) = channel();
         std::thread::spawn(move || {
-            if patiently(&dropped) == Err(RecvTimeoutError::Timeout) {
+            let is_over = dropped.recv_timeout(time) != Err(RecvTimeoutError::Timeout);
+            if !is_over && patiently(&dropped) == Err(RecvTimeoutError::Timeout) {
                 eprintln!("threads hang: {what}");
                 std::process::abort();
             }

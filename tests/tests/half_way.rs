@@ -29,7 +29,7 @@ const ATTR: NewAttr = NewAttr { permissions: 0o644, uid: 0, gid: 0 };
 const FIFO: DeviceNumber = DeviceNumber { major: 0, minor: 0 };
 
 /// A default ACL with as many users, which makes it long.
-fn acl(users: u32) -> Vec<u8> {
+pub(crate) fn acl(users: u32) -> Vec<u8> {
     let mut acl = 2u32.to_le_bytes().to_vec();
     let mut entry = |tag: u16, perm: u16, id: u32| {
         acl.extend([tag.to_le_bytes(), perm.to_le_bytes()].concat());
@@ -220,7 +220,7 @@ fn dump(image: &Image) -> (tempfile::TempDir, DumpFile) {
 }
 
 /// Says how `lines` differ from `expected`.
-fn difference(lines: &[String], expected: &[String]) -> String {
+pub(crate) fn difference(lines: &[String], expected: &[String]) -> String {
     let mut said = String::new();
     for line in lines.iter().filter(|line| !expected.contains(line)) {
         writeln!(said, "+ {line}").unwrap();
@@ -343,7 +343,7 @@ fn a_full_volume_leaves_no_half() {
 }
 
 /// Fills the volume but for `blocks`.
-fn with_free(image: &Image, blocks: u64) -> Image {
+pub(crate) fn with_free(image: &Image, blocks: u64) -> Image {
     let (device, volume) = open(image.clone());
     let filler = volume.create_file("/filler").unwrap();
     let block_size = u64::from(volume.metadata("/").unwrap().block_size());

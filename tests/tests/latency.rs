@@ -1,7 +1,7 @@
 //! Rounds of I/O, counted: on a device with latency each round takes as long as one request.
 
 use lanefs::{FileType, OpenOptions, Volume, mkfs};
-use lanefs_device::{BlockDevice, MemDevice, ReadOp, Result, WriteOp, forward_to};
+use lanefs_device::{BlockDevice, CowDevice, MemDevice, ReadOp, Result, WriteOp, forward_to};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -192,6 +192,29 @@ fn a_recovery_is_few_rounds() {
         assert!(reads < 60 && writes < 10, "{reads} rounds of reads, {writes} of writes");
         volume.close().unwrap();
     }
+}
+
+/// `lanefs commit` of scattered blocks.
+#[test]
+fn a_fold_of_an_overlay_into_its_base_is_few_rounds() {
+    const BLOCKS: u64 = 1000;
+    let base = Counting::new(MemDevice::new(64 << 20));
+    let size = CowDevice::top_size(base.size()).unwrap();
+    let top = Arc::new(MemDevice::new(size as usize));
+    let overlay = CowDevice::new(base.clone(), top.clone(), "base").unwrap();
+    for n in 0..BLOCKS {
+        overlay.write_at(&[n as u8 | 1; 4096], n * 3 * 4096).unwrap();
+    }
+    overlay.flush().unwrap();
+    drop(overlay);
+    base.take();
+    assert_eq!(CowDevice::commit(&*base, top, "base", None).unwrap(), BLOCKS * 4096);
+    let Rounds { reads, writes, flushes, .. } = base.take();
+    println!("a fold of {BLOCKS} blocks: {reads} rounds of reads, {writes} of writes, {flushes} flushes");
+    // 256 blocks each; the superblock before, for the mark, and behind.
+    assert!(writes <= 4 && flushes == 1 && reads <= 3, "{reads} reads, {writes} writes, {flushes} flushes");
+    let bytes = base.below.to_bytes();
+    assert!((0..BLOCKS).all(|n| bytes[n as usize * 3 * 4096..][..4096] == [n as u8 | 1; 4096]));
 }
 
 /// A file is made, written and synced: its content goes with the log blocks.

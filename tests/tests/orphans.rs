@@ -6,9 +6,10 @@
 //! orphan file that is full, so that both are used.
 
 use lanefs::{FallocMode, File, NewAttr, OpenOptions, Volume};
-use lanefs_device::BlockDevice;
-use lanefs_sim::{CrashState, DumpFile, Image, RecordingDevice};
-use lanefs_tests::{debugfs_write, e2fsck, mke2fs};
+use lanefs_device::{BlockDevice, MemDevice, Op};
+use lanefs_sim::{CrashState, DumpFile, FailingDevice, Image, RecordingDevice};
+use lanefs_tests::{debugfs_write, dumpe2fs, e2fsck, mke2fs};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -211,4 +212,103 @@ fn a_damaged_inode_in_the_orphan_file_keeps_nothing_else() {
     assert!(code == 1 && !said.contains(&format!("Inode {} ", inos[0])), "{code}: {said}");
     let (code, said) = e2fsck(&path, &["-fn"]);
     assert_eq!(code, 0, "{said}");
+}
+
+/// Makes three files with `content` that are removed while they are in use, and returns their
+/// inodes. The volume is left as a crash leaves it.
+fn three_orphans(path: &Path, features: &str, content: &[u8]) -> [u32; 3] {
+    mke2fs(path, 8 << 20, &["-t", "ext4", "-b", "1024", "-O", features]);
+    let device = Arc::new(RecordingDevice::new(Image::from_bytes(std::fs::read(path).unwrap())));
+    let volume = open(Arc::clone(&device) as Arc<dyn BlockDevice>);
+    let names = ["/one", "/two", "/three"];
+    let files = names.map(|name| volume.create_file(name).unwrap());
+    files.iter().for_each(|file| file.write_at(content, 0).unwrap());
+    let inos = files.each_ref().map(|file| file.metadata().ino());
+    names.iter().for_each(|name| volume.remove_file(name).unwrap());
+    volume.sync().unwrap();
+    device.image().save(path).unwrap();
+    drop(files);
+    volume.close().unwrap();
+    inos
+}
+
+/// Returns the names of the rules that the orphan list breaks.
+fn broken_list(path: &Path) -> Vec<&'static str> {
+    let device = Arc::new(MemDevice::from_bytes(std::fs::read(path).unwrap()));
+    let findings = lanefs_check::check(device, &lanefs_check::Options::default()).unwrap().findings;
+    let of_list = findings.iter().filter(|finding| finding.structure == lanefs_check::Structure::OrphanList);
+    of_list.map(|finding| finding.rule.name()).collect()
+}
+
+/// A list that breaks off, at a damaged inode or at a number that is none of an orphan: the orphans
+/// before are deleted, those behind stay allocated, and the volume says that it needs a check.
+#[test]
+fn a_list_that_breaks_off_keeps_the_volume_usable() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let [_, two, three] = three_orphans(&path, "^orphan_file", b"");
+    // Replays the log, and leaves the orphans: the newest is the first of the list.
+    debugfs_write(&path, "journal_run");
+    let whole = std::fs::read(&path).unwrap();
+    assert!(broken_list(&path).is_empty());
+    for (request, rule, found) in [
+        (format!("set_inode_field <{two}> extra_isize 60000"), "OrphanDamaged", 2),
+        (format!("set_inode_field <{three}> dtime @{three}"), "OrphanTwice", 1),
+        (format!("set_inode_field <{three}> dtime @5"), "OrphanRange", 1),
+        ("set_super_value last_orphan 4000000".to_owned(), "OrphanRange", 0),
+    ] {
+        std::fs::write(&path, &whole).unwrap();
+        debugfs_write(&path, &request);
+        assert_eq!(broken_list(&path), [rule], "{request}");
+        // Until e2fsck has mended it, each time.
+        for name in ["/new", "/newer"] {
+            let volume = OpenOptions::new().write(true).open(&path).unwrap();
+            let orphans = volume.info().recovery.orphans;
+            assert!(orphans == found || name == "/newer", "{request}: {orphans} orphans");
+            volume.write(name, b"new").unwrap();
+            let file = volume.create_file("/removed").unwrap();
+            volume.remove_file("/removed").unwrap();
+            volume.sync().unwrap();
+            drop(file);
+            volume.close().unwrap();
+        }
+        assert!(dumpe2fs(&path, &["-h"]).contains("with errors"), "{request}");
+        let (code, said) = e2fsck(&path, &["-fy"]);
+        let deleted = !said.contains(&format!("node {three} "));
+        assert!(code == 1 && (deleted || found == 0), "{request}: {code}: {said}");
+        let (code, said) = e2fsck(&path, &["-fn"]);
+        assert_eq!(code, 0, "{request}: {said}");
+        let volume = Volume::open(&path).unwrap();
+        ["/new", "/newer"].iter().for_each(|name| assert_eq!(volume.read(name).unwrap(), b"new"));
+    }
+}
+
+/// An open that cannot read what it needs to delete the orphans fails, and the next finishes them.
+#[test]
+fn an_open_that_cannot_delete_an_orphan_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    for features in ["^orphan_file", "orphan_file"] {
+        three_orphans(&path, features, &[7; LEN as usize]);
+        let bytes = std::fs::read(&path).unwrap();
+        let mut failed = 0;
+        for nth in 1.. {
+            let device = Arc::new(FailingDevice::new(MemDevice::from_bytes(bytes.clone())));
+            let attempt = || OpenOptions::new().write(true).open_device(Arc::clone(&device) as _);
+            device.fail_once(Op::Read, nth, 5);
+            let opened = attempt();
+            let is_whole = device.failures() == 0;
+            device.heal();
+            failed += u32::from(opened.is_err());
+            assert!(opened.is_ok() || !is_whole, "{features}, read {nth}: {opened:?}");
+            opened.or_else(|_| attempt()).unwrap().close().unwrap();
+            let left = Arc::new(MemDevice::from_bytes(device.inner().to_bytes()));
+            let report = lanefs_check::check(left, &lanefs_check::Options::default()).unwrap();
+            assert_eq!((report.findings, report.orphans), (vec![], 0), "{features}, read {nth}");
+            if is_whole {
+                break;
+            }
+        }
+        assert!(failed > 10, "{features}: {failed} opens failed");
+    }
 }

@@ -7,7 +7,7 @@
 
 use super::power_loss::{ARGS, step};
 use lanefs::{OpenOptions, Volume};
-use lanefs_device::{FileOptions, NbdDevice};
+use lanefs_device::{BlockDevice, FileOptions, NbdDevice, forward_to};
 use lanefs_sim::{DumpFile, Image, NbdFault, NbdServer, NbdSettings, OverlayDevice, seed_from_env};
 use lanefs_tests::{VirtualClock, e2fsck, memory_dir, patterned, volume_digest};
 use rand::{Rng, RngCore};
@@ -64,27 +64,55 @@ fn kills_of_a_server_that_comes_back_lose_nothing() {
     }
 }
 
-/// A host loses its connection, and with it its volume: what it has not flushed is not written
-/// again.
+/// A device on which a lock keeps other hosts out, as that of an RBD image does. It repeats nothing
+/// that a guard would have to be asked for.
+#[derive(Debug)]
+struct Locked(NbdDevice);
+
+impl BlockDevice for Locked {
+    forward_to!(0: size read_only alignment sector_size name is_remote read_at read_batch);
+    forward_to!(0: write_at write_batch flush discard write_zeroes);
+
+    fn is_private(&self) -> bool {
+        true
+    }
+}
+
+fn unlocked(device: NbdDevice) -> Arc<dyn BlockDevice> {
+    Arc::new(device)
+}
+
 #[test]
 fn a_host_that_lost_its_volume_repeats_nothing() {
+    a_host_loses_its_volume_to(unlocked);
+}
+
+/// The other host comes by the cluster's lock, and the first by a server of the image.
+#[test]
+fn a_host_that_lost_its_volume_to_a_lock_repeats_nothing() {
+    a_host_loses_its_volume_to(|device| Arc::new(Locked(device)));
+}
+
+/// A host loses its connection, and with it its volume: what it has not flushed is not written
+/// again.
+fn a_host_loses_its_volume_to(other: fn(NbdDevice) -> Arc<dyn BlockDevice>) {
     let dir = memory_dir();
     let base = patterned(12 << 20, &[ARGS, &["-O", "mmp", "-E", "mmp_update_interval=1"]].concat());
     let server = NbdServer::start(dir.path(), base.clone(), NbdSettings::default()).unwrap();
     // By the names of two volumes: no lock of this host keeps them apart.
-    let host = |name| {
+    let host = |name, device_of: fn(NbdDevice) -> Arc<dyn BlockDevice>| {
         let url = server.url("&timeout=5&reconnect=5");
         let device = NbdDevice::open(&url, Some(name), &FileOptions::new()).unwrap();
         let options = OpenOptions::new().write(true).threads(false).commit_interval(Duration::ZERO);
-        options.mmp_clock(Arc::new(VirtualClock::default())).open_device(Arc::new(device)).unwrap()
+        options.mmp_clock(Arc::new(VirtualClock::default())).open_device(device_of(device)).unwrap()
     };
-    let first = host("a");
+    let first = host("a", unlocked);
     first.write("/synced", &[1; 100_000]).unwrap();
     first.sync().unwrap();
     let direct = first.open_options().write(true).direct(true).open("/synced").unwrap();
     // Acknowledged, and kept until a flush.
     direct.write_at(&[2; 65_536], 0).unwrap();
-    let second = host("b");
+    let second = host("b", other);
     assert_eq!(second.info().recovery.journal.transactions, 1);
     second.remove_file("/synced").unwrap();
     second.write("/b", &[3; 2_000_000]).unwrap();

@@ -52,6 +52,23 @@ fn a_slice_by_the_date() {
     assert!(outcome.count.states > 1000, "only {:?}: nothing reached the device", outcome.count);
 }
 
+/// Promises that a slice may miss, for few of its cases are about them.
+#[test]
+fn what_a_slice_may_miss() {
+    let cases = [
+        // Stores into the mapping of a file on a disk.
+        "dax-disk: direct f 0 2048; fdatasync f; append g 700; fsync g; direct f 2000 3072; sync",
+        // A version that only a late write has made; times in the order of writes and of utimensat.
+        "looked: late f 0 2048; fsync f; append f 1800; touch /A/f; fsync f; late f 1024 2048; sync",
+        "looked: append f 1800; chmod /B; commit; writeback; truncate g 5120; rename /A/f /B/g; commit; sync",
+        "small: write f 500 1200; fsync f; touch /A/f; sync; append f 1800; fsync f",
+        // Blocks that are free, but whose freeing is not committed.
+        "small: truncate f 0; trim; unlink /B/g; trim; sync; trim; append f 1800; fsync f",
+        "no-journal: write f 500 1200; fsync f; append g 700; rename /A/f /B/f; fsync g; trim; sync",
+    ];
+    judge(&cases.map(|case| case.parse::<Case>().unwrap()));
+}
+
 /// A state that a case has in common with an earlier one is judged, and not recovered again.
 #[test]
 fn recoveries_are_shared_and_judgements_are_not() {

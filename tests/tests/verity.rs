@@ -161,6 +161,33 @@ fn a_hole_of_the_content_stays_one() {
     }
 }
 
+/// One digest stands for all that is below it: a block of the tree amid the hole is not read. A
+/// read of the content there reads it.
+#[test]
+fn a_large_hole_is_verified_by_few_digests() {
+    const END: u64 = 200 << 20;
+    let device = Arc::new(MemDevice::new(16 << 20));
+    let options = lanefs::mkfs::Options { block_size: Some(4096), ..Default::default() };
+    lanefs::mkfs::format(&*device, &options).unwrap();
+    let volume = open(&device);
+    let file = volume.create_file("/f").unwrap();
+    file.write_at(&[7; 4096], 0).unwrap();
+    file.set_len(END).unwrap();
+    file.enable_verity(&Verity::default()).unwrap();
+    drop(file);
+    volume.close().unwrap();
+    // Levels of 1, 4 and 400 blocks: of the last one, the block with number 95.
+    let digests = places(&device, END + 100 * 4096)[0].0;
+    let volume = open(&changed(&device, digests, |byte| byte ^ 1));
+    let file = volume.open_file("/f").unwrap();
+    assert_eq!(file.next_data(4096).unwrap(), None);
+    assert_eq!(file.seek_hole(0).unwrap(), 4096);
+    let read = |block: u64| file.read_at(&mut [0; 100], block * 4096);
+    let wrong = read(95 * 128);
+    assert!(matches!(wrong, Err(Error::Verity(VerityError::Tree { block: 100, .. }))), "{wrong:?}");
+    assert_eq!(read(50 * 128).unwrap(), 100);
+}
+
 #[test]
 fn a_batch_reads_what_is_verified() {
     let device = volume(4096, &Verity::default());

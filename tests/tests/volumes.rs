@@ -24,6 +24,7 @@ mod overlay_power;
 mod own_inodes;
 mod power_loss;
 mod power_loss_data;
+mod rarities;
 mod remote_power;
 mod threads;
 mod torture;

@@ -14,7 +14,7 @@ mod loss;
 pub use loss::{Loss, Tear};
 
 use crate::image::PAGE;
-use crate::record::{Log, LogEntry};
+use crate::record::{DISCARDED, Log, LogEntry};
 use crate::seed::rng;
 use crate::{Image, OverlayDevice};
 use fingerprint::Fingerprint;
@@ -331,7 +331,7 @@ fn apply_units(entry: &LogEntry, fate: Fate, unit: u64, image: &mut Image, rng: 
                 LogEntry::Discard { .. } => match rng.random_range(0..3) {
                     0 => {}
                     1 => image.zero(at, next - at),
-                    _ => image.fill(at, next - at, 0xdb),
+                    _ => image.fill(at, next - at, DISCARDED),
                 },
                 _ => image.zero(at, next - at),
             }

@@ -24,7 +24,7 @@ pub enum LogEntry {
         /// Length in bytes.
         len: u64,
     },
-    /// A range was given up.
+    /// A range was given up: it reads as garbage (0xdb) from then on.
     Discard {
         /// First byte on the device.
         offset: u64,
@@ -48,6 +48,10 @@ impl fmt::Debug for LogEntry {
         }
     }
 }
+
+/// The byte of a discarded range. It is no zero, so that a test notices a reader that counts on
+/// zeros there.
+pub(crate) const DISCARDED: u8 = 0xdb;
 
 /// The calls that changed a device, from a known image on. An entry's index is its sequence number.
 #[derive(Debug, Clone)]
@@ -173,18 +177,18 @@ impl LogEntry {
                 let (start, end) = ((part.start - offset) as usize, (part.end - offset) as usize);
                 image.write(part.start, &data[start..end]);
             }
-            LogEntry::Zeroes { .. } | LogEntry::Discard { .. } => {
-                image.zero(part.start, part.end - part.start)
-            }
+            LogEntry::Zeroes { .. } => image.zero(part.start, part.end - part.start),
+            LogEntry::Discard { .. } => image.fill(part.start, part.end - part.start, DISCARDED),
             LogEntry::Flush | LogEntry::Mark(_) => {}
         }
     }
 
-    /// Applies the entry to an image. A discarded range becomes zero.
+    /// Applies the entry to an image.
     pub(crate) fn apply(&self, image: &mut Image) {
         match self {
             LogEntry::Write { offset, data } => image.write(*offset, data),
-            LogEntry::Zeroes { offset, len } | LogEntry::Discard { offset, len } => image.zero(*offset, *len),
+            LogEntry::Zeroes { offset, len } => image.zero(*offset, *len),
+            LogEntry::Discard { offset, len } => image.fill(*offset, *len, DISCARDED),
             LogEntry::Flush | LogEntry::Mark(_) => {}
         }
     }
@@ -270,8 +274,8 @@ mod tests {
         dev.read_at(&mut seen, 0).unwrap();
         assert_eq!(replayed.to_bytes(), seen);
         assert_eq!(
-            (&seen[10..13], &seen[100..103], seen[5000], seen[8191]),
-            (&b"abc"[..], &b"xyz"[..], 0, 5)
+            (&seen[10..13], &seen[100..103], seen[4096], seen[5000], seen[8191]),
+            (&b"abc"[..], &b"xyz"[..], DISCARDED, 0, 5)
         );
     }
 

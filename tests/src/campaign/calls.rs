@@ -1,9 +1,9 @@
 //! Steps as calls of a volume.
 
-use super::model::{MADE, NAMELESS_IN, XATTR, byte, mode, owner, target};
+use super::model::{MADE, NAMELESS_IN, XATTR, byte, mode, owner, target, touched_at};
 use super::observed::bit;
 use super::step::{Slot, Step, Way};
-use lanefs::{AtSymlink, Error, File, Io, NewAttr, RenameFlags, SetAttr, SetXattr, Upkeep, Volume};
+use lanefs::{AtSymlink, Error, File, Io, NewAttr, RenameFlags, SetAttr, SetTime, SetXattr, Upkeep, Volume};
 use lanefs_device::AlignedBuf;
 use std::collections::BTreeMap;
 
@@ -64,6 +64,10 @@ impl Hands<'_> {
                 let set = SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
                 volume.set_attr(path, &set, AtSymlink::NoFollow)
             }
+            Step::Touch(path) => {
+                let set = SetAttr { mtime: Some(SetTime::At(touched_at(i))), ..SetAttr::default() };
+                volume.set_attr(path, &set, AtSymlink::NoFollow)
+            }
             Step::Chattr { path, flag } => {
                 let node = volume.node_at(volume.symlink_metadata(path)?.ino())?;
                 node.set_flags(node.flags() ^ bit(*flag))
@@ -76,6 +80,7 @@ impl Hands<'_> {
                 volume.node_at(found.ino())?.sync_all()
             }
             Step::Sync => volume.sync(),
+            Step::Trim => volume.trim(0..u64::MAX, 1).map(drop),
             Step::Commit => volume.upkeep(Upkeep::Commit),
             Step::WriteBack => volume.upkeep(Upkeep::WriteBack),
             Step::Checkpoint => volume.upkeep(Upkeep::Checkpoint),

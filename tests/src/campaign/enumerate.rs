@@ -65,6 +65,7 @@ fn contents() -> Vec<Step> {
         falloc(FallocMode::ZeroRangeKeepSize, 0, 2 * BLOCK),
         falloc(FallocMode::CollapseRange, 0, BLOCK),
         falloc(FallocMode::InsertRange, BLOCK, BLOCK),
+        Step::Trim,
     ]
 }
 
@@ -119,6 +120,7 @@ fn names() -> Vec<Step> {
         Step::Chmod(path("/A/f")),
         Step::Chmod(path("/B")),
         Step::Chown(path("/B/g")),
+        Step::Touch(path("/A/f")),
         chattr("/A/f", Flag::NoDump),
         chattr("/A/f", Flag::Append),
         chattr("/B/g", Flag::Immutable),

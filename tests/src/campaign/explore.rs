@@ -6,11 +6,12 @@ use super::oracle::judge;
 use super::recoveries::Recoveries;
 use super::run::{Run, run};
 use super::setting::Setting;
-use super::stale::shows_no_old_data;
+use super::stale::{shows_no_old_data, walk_as_left};
 use super::workload::Case;
 use crate::{Watchdog, e2fsck, memory_dir};
 use lanefs_device::BlockDevice;
-use lanefs_sim::{CrashState, DumpFile, Image, OverlayDevice, RecordingDevice};
+use lanefs_format::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
+use lanefs_sim::{CrashState, DumpFile, Image, Loss, OverlayDevice, RecordingDevice, Shape};
 use std::collections::HashSet;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -145,7 +146,10 @@ impl Explore for Explorer {
             self.try_state(case.setting, &run, &state)
                 .map_err(|said| finding(Some(state.to_string()), said))?;
         }
-        Ok(())
+        match case.setting.crashes {
+            true => Ok(()),
+            false => self.try_flushes(&run).map_err(|(state, said)| finding(Some(state), said)),
+        }
     }
 
     fn count(&self) -> Count {
@@ -158,6 +162,21 @@ impl Explore for Explorer {
 }
 
 impl Explorer {
+    /// Judges a volume without a journal as it was at each flush: a cut between two commits leaves
+    /// what the last one has written in place.
+    ///
+    /// # Errors
+    /// The state, and what does not hold.
+    fn try_flushes(&mut self, run: &Run) -> Result<(), (String, String)> {
+        let seed = self.depth.seed;
+        let flushed = |epoch| run.log.crash_state(seed, epoch, Shape::Small(Loss::Prefix(0)));
+        for state in (0..).map_while(flushed) {
+            self.count.states += 1;
+            judge_as_left(run, &state).map_err(|said| (state.to_string(), said))?;
+        }
+        Ok(())
+    }
+
     fn try_state(&mut self, setting: &Setting, run: &Run, state: &CrashState) -> Result<(), String> {
         let promises = run.promises.partition_point(|(at, _)| *at < state.cut);
         if !self.seen.insert((state.fingerprint, promises)) {
@@ -167,7 +186,12 @@ impl Explorer {
         let number = self.count.states;
         self.prints.push(state.fingerprint ^ setting.shape().key());
         if !setting.crashes {
-            return unwinding(|| shows_no_old_data(Arc::new(state.device())));
+            let is_synced = run.is_synced(state.cut);
+            let judged = unwinding(|| shows_no_old_data(Arc::new(state.device())));
+            let judged = judged.and_then(|()| if is_synced { judge_as_left(run, state) } else { Ok(()) });
+            judged?;
+            let mends = number.is_multiple_of(self.depth.e2fsck_every) && has_superblock(state)?;
+            return if mends { self.e2fsck_mends(&state.image) } else { Ok(()) };
         }
         let key = (setting.shape().name, state.fingerprint, state.atomic_write, setting.alignment);
         let observed = self.recoveries.find(key, || {
@@ -209,6 +233,31 @@ impl Explorer {
         self.count.e2fsck += 1;
         e2fsck_image(self.dir.path(), image)
     }
+
+    /// Has e2fsck mend a volume without a journal.
+    fn e2fsck_mends(&mut self, image: &Image) -> Result<(), String> {
+        self.count.e2fsck += 1;
+        let dump = DumpFile::create(self.dir.path().join("state.img"), image).map_err(|e| e.to_string())?;
+        match (e2fsck(dump.path(), &["-fy"]), e2fsck(dump.path(), &["-fn"])) {
+            ((0 | 1, _), (0, _)) => Ok(()),
+            ((code, said), (then, again)) => {
+                Err(format!("e2fsck -fy: {code}, then e2fsck -fn: {then}\n{said}\n{again}"))
+            }
+        }
+    }
+}
+
+/// Returns whether the superblock is whole. These volumes have no copy of it.
+fn has_superblock(state: &CrashState) -> Result<bool, String> {
+    let mut bytes = [0; SUPERBLOCK_SIZE];
+    state.device().read_at(&mut bytes, SUPERBLOCK_OFFSET).map_err(|e| e.to_string())?;
+    Ok(Superblock::parse(&bytes).is_ok())
+}
+
+/// Judges a volume without a journal that no commit was writing when the power was cut.
+fn judge_as_left(run: &Run, state: &CrashState) -> Result<(), String> {
+    let observed = unwinding(|| walk_as_left(Arc::new(state.device())))?;
+    judge(run, state.cut, &observed)
 }
 
 /// Has e2fsck judge a closed volume, in a file in `dir`.

@@ -10,7 +10,7 @@ use super::fault::Fault;
 use super::model::{Effect, Model};
 use super::model_run::ModelRun;
 use super::observed::Observed;
-use super::run::{Promise, Run, Runner, read};
+use super::run::{Run, Runner, read};
 use super::step::Step;
 use lanefs::Error;
 use lanefs_format::RoCompat;
@@ -143,6 +143,7 @@ impl Runner<'_> {
         if was_aborted {
             return Ok(());
         }
+        self.run_model.times.stamp(i, effect.stamp, false);
         if self.is_aborted() {
             // It may be there or not.
             self.run_model.model = after;
@@ -236,9 +237,9 @@ impl Runner<'_> {
                 return Err("close: Ok, and a write or flush has failed".into());
             }
             Ok(()) => {
-                let all = self.run_model.contents.keys().map(|&id| Promise::Content(id, last));
                 let at = self.device.mark("");
-                self.promises.extend(all.chain([Promise::Names(last)]).map(|promise| (at, promise)));
+                let all = self.run_model.promises(last, &Step::Sync);
+                self.promises.extend(all.into_iter().map(|promise| (at, promise)));
             }
             Err(e) => failures.check_error("close", &e)?,
         }
@@ -248,8 +249,8 @@ impl Runner<'_> {
             return Err(format!("{users} users of the device after the volume was closed: something leaked"));
         }
         let (log, closed) = (self.device.log(), self.device.image());
-        let Self { run_model: ModelRun { names, contents, .. }, promises, .. } = self;
-        Ok(Run { log, names, contents, promises, closed, aborted: failures.aborted })
+        let Self { run_model: ModelRun { names, contents, times, .. }, promises, .. } = self;
+        Ok(Run { log, names, contents, times, promises, closed, aborted: failures.aborted })
     }
 
     /// Checks a volume after an abort: every change and sync is refused, and reads still work.

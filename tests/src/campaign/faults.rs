@@ -17,6 +17,7 @@ use super::observed::Observed;
 use super::oracle::judge;
 use super::run::{Run, Runner};
 use super::setting::Setting;
+use super::times::KnownTimes;
 use super::volume::{F, G};
 use super::workload::Case;
 use crate::{Tracked, Watchdog, memory_dir};
@@ -355,6 +356,7 @@ fn nothing_done(setting: &Setting, device: &Device) -> Run {
         log: device.inner().log(),
         names: vec![start.model.names.clone()],
         contents: start.model.contents.iter().map(tracked).collect(),
+        times: KnownTimes::default(),
         promises: Vec::new(),
         closed: device.inner().image(),
         aborted: false,

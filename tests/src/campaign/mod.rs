@@ -11,6 +11,7 @@
 //! device in each run.
 
 mod calls;
+mod device;
 mod distinct;
 mod enumerate;
 mod explore;
@@ -32,6 +33,7 @@ mod seeds;
 mod setting;
 mod stale;
 mod step;
+mod times;
 mod volume;
 mod workload;
 

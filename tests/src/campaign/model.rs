@@ -3,9 +3,10 @@
 //! The model knows names, inodes and contents, but no crashes. A step that the volume refused for
 //! lack of space or because of a flag has changed nothing.
 
-use super::step::{Flag, Slot, Step};
+use super::setting::RUN_AT;
+use super::step::{Flag, Slot, Step, Way};
 use crate::{Kind, Settles};
-use lanefs::FallocMode;
+use lanefs::{FallocMode, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -60,6 +61,8 @@ pub(super) struct Effect {
     pub(super) inodes: Vec<Id>,
     /// The content that it changed.
     pub(super) change: Option<Change>,
+    /// The file whose content it gave a time, and the time.
+    pub(super) stamp: Option<(Id, Timestamp)>,
 }
 
 /// The state of all files after a number of steps.
@@ -97,6 +100,11 @@ pub(super) fn mode(step: usize) -> u16 {
 /// The owner and the group that step `i` sets.
 pub(super) fn owner(step: usize) -> (u32, u32) {
     (1000 + step as u32, 2000 + step as u32)
+}
+
+/// The time of the last change of a content that step `i` sets.
+pub(super) fn touched_at(step: usize) -> Timestamp {
+    Timestamp { sec: RUN_AT.sec + step as i64, nsec: 0 }
 }
 
 /// The target of a symbolic link that step `i` makes.
@@ -220,6 +228,7 @@ impl Model {
                 let (uid, gid) = owner(i);
                 self.change(path, |inode| (inode.uid, inode.gid) = (uid, gid))?.0
             }
+            Step::Touch(path) => return self.touch(i, path),
             Step::Chattr { path, flag } => {
                 let toggle = |inode: &mut Inode| {
                     if !inode.flags.remove(flag) {
@@ -236,10 +245,21 @@ impl Model {
                 self.names.directory(path)?;
                 Vec::new()
             }
-            Step::Sync | Step::Commit | Step::WriteBack | Step::Checkpoint | Step::Sweep => Vec::new(),
+            Step::Sync | Step::Trim | Step::Commit | Step::WriteBack | Step::Checkpoint | Step::Sweep => {
+                Vec::new()
+            }
             _ => return self.write(i, step),
         };
-        Some(Effect { inodes, change: None })
+        Some(Effect { inodes, ..Effect::default() })
+    }
+
+    /// Sets the time of the last change of the content. That of a directory changes with its names,
+    /// which the model does not tell.
+    fn touch(&self, i: usize, path: &str) -> Option<Effect> {
+        let id = self.names.get(path)?;
+        let is_file = self.names.inodes[id].kind == Kind::File;
+        let stamp = is_file.then_some((id, touched_at(i)));
+        Some(Effect { inodes: vec![id], change: None, stamp })
     }
 
     fn make_nameless(&mut self) -> Option<Vec<Id>> {
@@ -403,7 +423,10 @@ impl Model {
         }
         self.contents.insert(file, content.clone());
         let inodes = if settles == Settles::default() { Vec::new() } else { vec![file] };
-        Some(Effect { inodes, change: Some(Change { file, content, settles }) })
+        // The caller of a late write keeps the times.
+        let is_late = matches!(step, Step::Write { way: Way::Late, .. });
+        let stamp = (!is_late).then_some((file, RUN_AT));
+        Some(Effect { inodes, change: Some(Change { file, content, settles }), stamp })
     }
 
     /// Changes which blocks a file has. `None`: the range is none for this mode.

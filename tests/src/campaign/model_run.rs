@@ -3,20 +3,19 @@
 use super::model::{Change, Effect, Id, Model, Names};
 use super::run::Promise;
 use super::step::{Slot, Step, Way};
+use super::times::KnownTimes;
 use super::volume::Start;
 use crate::Tracked;
 use crate::promises::Settles;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// The steps so far.
 #[derive(Debug)]
 pub(super) struct ModelRun {
     /// The model after the last step.
     pub(super) model: Model,
-    /// The last step that changed an inode under a handle of its own.
-    changed: BTreeMap<Id, usize>,
-    /// Files whose content was changed by a call that gives them a new time.
-    stamped: BTreeSet<Id>,
+    /// The times of inodes, and the steps that changed one under a handle of their own.
+    pub(super) times: KnownTimes,
     /// Names after each step; the first entry is before all steps.
     pub(super) names: Vec<Names>,
     /// Contents over the steps.
@@ -29,8 +28,7 @@ impl ModelRun {
         let track = |(id, content): (&Id, &Vec<u8>)| (*id, Tracked::new(start.model.block, content.clone()));
         Self {
             model: start.model.clone(),
-            changed: BTreeMap::new(),
-            stamped: BTreeSet::new(),
+            times: KnownTimes::default(),
             names: vec![start.model.names.clone()],
             contents: start.model.contents.iter().map(track).collect(),
         }
@@ -43,10 +41,9 @@ impl ModelRun {
 
     /// Records the effect of step `i`.
     pub(super) fn record(&mut self, i: usize, step: &Step, effect: Effect) {
-        self.changed.extend(effect.inodes.iter().map(|id| (*id, i)));
-        // A late write keeps its time. An empty write does not count.
-        let late = matches!(step, Step::Write { way: Way::Late, .. } | Step::Copy { .. });
-        self.stamped.extend(effect.change.iter().filter(|_| !late).map(|change| change.file));
+        effect.inodes.iter().for_each(|id| self.times.change(*id, i));
+        // A copy may be empty, and leaves the time then.
+        self.times.stamp(i, effect.stamp, !matches!(step, Step::Copy { .. }));
         self.track(i, step, effect.change);
         if let Step::Rename { from, to } = step {
             self.settle_renamed(i, step, (from, to));
@@ -78,26 +75,27 @@ impl ModelRun {
     /// Returns the promises that hold once step `i` has returned.
     pub(super) fn promises(&self, i: usize, step: &Step) -> Vec<Promise> {
         let slot = |slot: &Slot| self.model.slots.get(slot).copied();
-        let changed = |id: &Id| self.changed.get(id).copied();
+        let changed = |id: Id| self.times.last_change(id);
         let mut new = Vec::new();
         match step {
             Step::Sync => {
                 new.push(Promise::Names(i));
                 new.extend(self.contents.keys().map(|&id| Promise::Content(id, i)));
-                new.extend(self.stamped.iter().map(|&id| Promise::Stamped(id)));
+                new.extend((0..self.model.names.inodes.len()).map(|id| Promise::Times(id, i)));
             }
             Step::Fsync(file) => {
                 let id = slot(file);
                 new.extend(id.map(|id| Promise::Content(id, i)));
-                new.extend(id.as_ref().and_then(changed).map(Promise::Names));
-                new.extend(id.filter(|id| self.stamped.contains(id)).map(Promise::Stamped));
+                new.extend(id.and_then(changed).map(Promise::Names));
+                new.extend(id.map(|id| Promise::Times(id, i)));
             }
             Step::Fdatasync(file) | Step::Write { way: Way::Dsync, file, .. } => {
                 new.extend(slot(file).map(|id| Promise::Content(id, i)));
             }
             Step::FsyncDir(path) => {
                 let id = self.model.names.get(path);
-                new.extend(id.as_ref().and_then(changed).map(Promise::Names));
+                new.extend(id.and_then(changed).map(Promise::Names));
+                new.extend(id.map(|id| Promise::Times(id, i)));
             }
             _ => {}
         }

@@ -2,11 +2,12 @@
 
 use super::model::{Id, Inode, Names};
 use super::step::Flag;
+use super::times::Times;
 use super::volume::APART;
 use crate::Kind;
 use crate::ops::kind;
 use lanefs::format::InodeFlags;
-use lanefs::{Dir, Timestamp, Volume};
+use lanefs::{Dir, Volume};
 use std::collections::BTreeMap;
 
 /// An inode, and the content of a regular file.
@@ -16,8 +17,8 @@ pub(super) struct Found {
     pub(super) ino: u32,
     /// All of it but its content.
     pub(super) inode: Inode,
-    /// The time of the last change of its content.
-    pub(super) mtime: Timestamp,
+    /// Its times and its version.
+    pub(super) times: Times,
     /// Sectors of all of its blocks.
     sectors: u64,
     /// Bytes of a regular file.
@@ -157,5 +158,5 @@ fn found(dir: &Dir, name: &str) -> lanefs::Result<Found> {
         xattrs: attrs.into_iter().map(|(name, value)| (name.to_string_lossy().into_owned(), value)).collect(),
         target: target.map(|target| target.to_string_lossy().into_owned()),
     };
-    Ok(Found { ino: meta.ino(), inode, mtime: meta.mtime(), sectors: meta.sectors(), content })
+    Ok(Found { ino: meta.ino(), inode, times: Times::of(&meta), sectors: meta.sectors(), content })
 }

@@ -3,13 +3,13 @@
 //! Operations on names are atomic and in order. So names and inodes are as after one step, between
 //! the last synced step and the last begun step. [`Tracked`](crate::Tracked) judges contents, given
 //! that step: every truncation up to it is done, and no size is from a later step.
+//! [`KnownTimes`](super::times::KnownTimes) judges times and versions, given the same step.
 
 use super::model::Id;
 use super::observed::Observed;
 use super::run::{Promise, Run};
-use super::setting::RUN_AT;
 use crate::promises::Known;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// The promises in force at a cut.
 #[derive(Debug, Default)]
@@ -17,21 +17,22 @@ struct Promised {
     begun: usize,
     names: usize,
     contents: BTreeMap<Id, usize>,
-    stamped: BTreeSet<Id>,
+    times: BTreeMap<Id, usize>,
 }
 
 impl Promised {
     fn at(run: &Run, cut: usize) -> Self {
         let mut promised = Self::default();
+        let raise = |steps: &mut BTreeMap<Id, usize>, id: Id, step: usize| {
+            let known = steps.entry(id).or_default();
+            *known = step.max(*known);
+        };
         for (_, promise) in run.promises.iter().take_while(|(at, _)| *at < cut) {
             match *promise {
                 Promise::Begun(step) => promised.begun = promised.begun.max(step),
                 Promise::Names(step) => promised.names = promised.names.max(step),
-                Promise::Content(file, step) => {
-                    let known = promised.contents.entry(file).or_default();
-                    *known = step.max(*known);
-                }
-                Promise::Stamped(file) => _ = promised.stamped.insert(file),
+                Promise::Content(file, step) => raise(&mut promised.contents, file, step),
+                Promise::Times(id, step) => raise(&mut promised.times, id, step),
             }
         }
         promised
@@ -59,13 +60,14 @@ fn judge_after(run: &Run, promised: &Promised, named: usize, observed: &Observed
     let names = run.names.get(named).ok_or("no such step")?;
     for (id, found) in observed.compare(names)? {
         let path = || names.path_of(id).unwrap_or("?");
-        if promised.stamped.contains(&id) && found.mtime != RUN_AT {
-            return Err(format!("{}: mtime is {:?}, and {RUN_AT:?} was synced", path(), found.mtime));
-        }
+        let told = |said: String| format!("{}: {said}", path());
+        let known = |synced: &BTreeMap<Id, usize>| {
+            let synced = synced.get(&id).copied().unwrap_or(0);
+            Known { synced, named, begun: promised.begun }
+        };
+        run.times.judge(id, &found.times, known(&promised.times)).map_err(told)?;
         let Some(contents) = run.contents.get(&id) else { continue };
-        let synced = promised.contents.get(&id).copied().unwrap_or(0);
-        let known = Known { synced, named, begun: promised.begun };
-        contents.judge_named(&found.content, known).map_err(|said| format!("{}: {said}", path()))?;
+        contents.judge_named(&found.content, known(&promised.contents)).map_err(told)?;
     }
     Ok(())
 }

@@ -2,19 +2,21 @@
 //! with its time.
 
 use super::calls::{Files, carry_out, check_slices};
+use super::device::device;
 use super::explore::check_no_orphans;
 use super::failed_calls::FailedCalls;
 use super::model::{Change, Id, Model, Names};
 use super::model_run::ModelRun;
 use super::observed::Observed;
-use super::setting::Setting;
+use super::setting::{RUN_AT, Setting};
 use super::step::{Flag, Step, Way};
+use super::times::{KnownTimes, Times};
 use super::volume::POKED;
 use super::workload::{Case, Workload};
-use crate::{Poker, PokingDevice, Tracked, memory_dir};
+use crate::{Poker, PokingDevice, Tracked};
 use lanefs::{AtSymlink, Error, File, OpenOptions, SetAttr, Upkeep, Volume};
 use lanefs_device::BlockDevice;
-use lanefs_sim::{Image, Log, OverlayDevice, RecordingDevice, RecordingMemory};
+use lanefs_sim::{Image, Log, LogEntry, OverlayDevice, RecordingDevice};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -27,8 +29,8 @@ pub(super) enum Promise {
     Names(usize),
     /// A file's content is that after step `n`, or later.
     Content(Id, usize),
-    /// A file tells the time of the workload as that of its last change.
-    Stamped(Id),
+    /// The times and the version of an inode are those after step `n`, or later.
+    Times(Id, usize),
 }
 
 /// The record of a workload's run.
@@ -40,12 +42,25 @@ pub(super) struct Run {
     pub(super) names: Vec<Names>,
     /// Contents over the steps.
     pub(super) contents: BTreeMap<Id, Tracked>,
+    /// Times and versions over the steps.
+    pub(super) times: KnownTimes,
     /// Entries of the log, and what holds behind them.
     pub(super) promises: Vec<(usize, Promise)>,
     /// The closed volume at the end.
     pub(super) closed: Image,
     /// The journal was aborted.
     pub(super) aborted: bool,
+}
+
+impl Run {
+    /// Returns whether no write was issued between the last sync and a cut: a volume without a
+    /// journal then keeps its promises.
+    pub(super) fn is_synced(&self, cut: usize) -> bool {
+        let is_sync = |(at, promise): &&(usize, Promise)| *at < cut && !matches!(promise, Promise::Begun(_));
+        let Some((synced, _)) = self.promises.iter().rfind(is_sync) else { return false };
+        let is_write = |entry: &LogEntry| !matches!(entry, LogEntry::Flush | LogEntry::Mark(_));
+        !self.log.entries[*synced..cut].iter().any(is_write)
+    }
 }
 
 /// A workload under way.
@@ -78,23 +93,6 @@ pub(super) fn run(case: &Case) -> Result<Run, String> {
     }
     runner.steps(&case.workload)?;
     runner.end()
-}
-
-/// The unit in which a crash tears writes to memory, in bytes.
-const TEAR: usize = 8;
-
-/// Returns a device for the volume, and what records it.
-fn device(setting: &Setting, image: &Image) -> Result<(Arc<dyn BlockDevice>, Arc<RecordingDevice>), String> {
-    if !setting.memory {
-        let device = Arc::new(RecordingDevice::new(image.clone()).with_alignment(setting.alignment));
-        return Ok((Arc::clone(&device) as _, device));
-    }
-    // The mapping outlives the name.
-    let dir = memory_dir();
-    let device = RecordingMemory::create(dir.path().join("memory"), image.clone(), TEAR);
-    let device = device.map_err(|e| e.to_string())?;
-    let record = Arc::clone(device.record());
-    Ok((Arc::new(device), record))
 }
 
 /// Commits until the log is so full that a little more makes a checkpoint due.
@@ -165,8 +163,24 @@ impl<'c> Runner<'c> {
         if setting.pressure.dirty {
             runner.files.values().try_for_each(|file| file.write_late(&read(file)?, 0))?;
         }
+        if setting.pressure.looked {
+            runner.look()?;
+        }
         runner.device.begin();
         Ok(runner)
+    }
+
+    /// Reads the times and versions of all inodes with a name.
+    ///
+    /// # Errors
+    /// Those of the volume.
+    fn look(&mut self) -> lanefs::Result<()> {
+        let mut seen = BTreeMap::new();
+        for (path, id) in &self.run_model.model.names.paths {
+            seen.insert(*id, Times::of(&self.volume.symlink_metadata(path)?));
+        }
+        self.run_model.times.look(seen);
+        Ok(())
     }
 
     /// Takes all steps of a workload.
@@ -226,6 +240,9 @@ impl<'c> Runner<'c> {
         if self.setting.pressure.cold {
             COOLING.iter().try_for_each(|task| self.upkeep(*task))?;
         }
+        if self.setting.pressure.looked {
+            self.look().map_err(|e| format!("attributes: {e}"))?;
+        }
         self.sweep_if_pressed()
     }
 
@@ -247,7 +264,8 @@ impl<'c> Runner<'c> {
         let is_late = matches!(step, Step::Write { way: Way::Late, .. });
         match e.kind() {
             Error::NoSpace => {
-                let is_full = self.setting.shape().free.is_some() && !step.is_persistence();
+                let is_trim = matches!(step, Step::Trim);
+                let is_full = self.setting.shape().free.is_some() && !step.is_persistence() && !is_trim;
                 self.failures.is_some() || is_full
             }
             Error::NotPermitted(_) => {
@@ -289,6 +307,7 @@ impl<'c> Runner<'c> {
         e: &Error,
     ) -> Result<(), String> {
         let id = change.file;
+        self.run_model.times.stamp(i, Some((id, RUN_AT)), false);
         let slot = self.run_model.model.slots.iter().find(|(_, at)| **at == id).map(|(slot, _)| *slot);
         let file = slot.and_then(|slot| self.files.get(&slot)).ok_or("no file")?;
         let now = read(file).map_err(|e| e.to_string())?;
@@ -344,8 +363,7 @@ impl<'c> Runner<'c> {
         self.files.clear();
         self.volume.close().map_err(|e| format!("close: {e}"))?;
         let last = self.run_model.names.len() - 1;
-        let all = self.run_model.contents.keys().map(|&id| Promise::Content(id, last));
-        for promise in all.chain([Promise::Names(last)]) {
+        for promise in self.run_model.promises(last, &Step::Sync) {
             self.promises.push((self.device.mark(""), promise));
         }
         let log = self.device.log();
@@ -357,8 +375,8 @@ impl<'c> Runner<'c> {
         let accounted = observed.check_accounts(&self.setting.start().observed);
         let same = compare(&observed, &self.run_model.model).and(accounted);
         same.map_err(|said| format!("opened again: {said}"))?;
-        let Self { run_model: ModelRun { names, contents, .. }, promises, .. } = self;
-        Ok(Run { log, names, contents, promises, closed, aborted: false })
+        let Self { run_model: ModelRun { names, contents, times, .. }, promises, .. } = self;
+        Ok(Run { log, names, contents, times, promises, closed, aborted: false })
     }
 
     /// Holds the open volume against the model, and open files without a name too.

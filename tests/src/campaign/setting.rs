@@ -3,6 +3,7 @@
 use super::volume::{SHAPES, Shape, Start};
 use crate::{VirtualClock, modes};
 use lanefs::{OpenOptions, Timestamp};
+use lanefs_device::Persistence;
 use lanefs_sim::OverlayDevice;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +26,9 @@ pub struct Pressure {
     pub dirty: bool,
     /// The log is nearly full when the first step begins.
     pub full_log: bool,
+    /// The attributes of all inodes are read behind each step, so that the next change of an inode
+    /// makes a new version.
+    pub looked: bool,
     /// Another thread commits before writes to the device, so also between the data of a file and
     /// what maps it.
     pub poke: bool,
@@ -39,11 +43,12 @@ pub struct Setting {
     mode: &'static str,
     /// What happens at each step.
     pub pressure: Pressure,
-    /// Whether the volume survives a crash: whether it has a journal. Of one without, only old data
-    /// that a file shows is looked for.
+    /// Whether the volume survives a crash: whether it has a journal. One without is judged as it
+    /// was at each flush and sync; of other states only old data that a file shows is looked for.
     pub crashes: bool,
-    /// Whether the device is memory (DAX).
-    pub memory: bool,
+    /// What a completed write survives, if the device is memory (DAX): memory that stands for
+    /// persistent memory, or the mapping of a file on a disk.
+    pub memory: Option<Persistence>,
     /// The alignment that the device asks for: more than 1 if it is open for direct I/O.
     pub alignment: usize,
 }
@@ -56,12 +61,14 @@ const CALM: Pressure = Pressure {
     past: false,
     dirty: false,
     full_log: false,
+    looked: false,
     poke: false,
 };
 const SWEEP: Pressure = Pressure { sweep: true, ..CALM };
 const COMMIT: Pressure = Pressure { commit: true, ..CALM };
 const COLD: Pressure = Pressure { cold: true, ..CALM };
 const FULL_LOG: Pressure = Pressure { full_log: true, ..CALM };
+const LOOKED: Pressure = Pressure { looked: true, ..CALM };
 const POKE: Pressure = Pressure { poke: true, ..CALM };
 const DIRTY: Pressure = Pressure { dirty: true, commit: true, ..CALM };
 const PAST: Pressure = Pressure { past: true, ..CALM };
@@ -73,10 +80,10 @@ const fn setting_of(
     mode: &'static str,
     pressure: Pressure,
 ) -> Setting {
-    Setting { name, shape, mode, pressure, crashes: true, memory: false, alignment: 1 }
+    Setting { name, shape, mode, pressure, crashes: true, memory: None, alignment: 1 }
 }
 
-static SETTINGS: [Setting; 25] = [
+static SETTINGS: [Setting; 27] = [
     setting_of("small", "small", "default", CALM),
     setting_of("full", "full", "default", CALM),
     setting_of("sweep", "small", "default", SWEEP),
@@ -95,12 +102,14 @@ static SETTINGS: [Setting; 25] = [
     setting_of("commit", "full", "default", COMMIT),
     setting_of("cold", "small", "default", COLD),
     setting_of("full-log", "small", "default", FULL_LOG),
+    setting_of("looked", "small", "default", LOOKED),
     setting_of("poke", "small", "default", POKE),
     setting_of("poke-lock", "small", "lock", POKE),
     setting_of("poke-unwritten", "small", "unwritten", POKE),
     Setting { alignment: 512, ..setting_of("sectors", "small", "default", CALM) },
-    Setting { memory: true, ..setting_of("dax", "small", "default", CALM) },
-    Setting { memory: true, ..setting_of("dax-full", "full", "nolock", SWEEP) },
+    Setting { memory: Some(Persistence::Process), ..setting_of("dax", "small", "default", CALM) },
+    Setting { memory: Some(Persistence::Process), ..setting_of("dax-full", "full", "nolock", SWEEP) },
+    Setting { memory: Some(Persistence::Flush), ..setting_of("dax-disk", "small", "default", CALM) },
     Setting { crashes: false, ..setting_of("no-journal", "no-journal", "default", CALM) },
 ];
 
@@ -157,9 +166,9 @@ impl Setting {
     }
 
     /// Returns whether every call of the device is the same each time, and may fail: the device is
-    /// no memory, and no other thread commits.
+    /// no memory, and no other thread commits. Nor does the campaign itself read between the steps.
     pub fn can_fail(&self) -> bool {
-        !self.memory && !self.pressure.poke
+        self.memory.is_none() && !self.pressure.poke && !self.pressure.looked
     }
 
     /// Returns whether the volume holds so much that a state takes ten times as long as another:

@@ -1,8 +1,10 @@
-//! Judges a volume without a journal after a crash.
+//! Judges a volume without a journal after a crash, as the crash left it: nothing recovers it.
 //!
-//! Names and maps may contradict each other, and e2fsck mends them. One promise is left: a file
-//! that can be read shows no old data of blocks that were free.
+//! While a commit writes in place, a cut leaves names and maps that e2fsck mends, and only one
+//! promise: a file that can be read shows no old data of blocks that were free. Between two commits
+//! the volume is that of the last one, and keeps every promise.
 
+use super::observed::Observed;
 use crate::OLD;
 use lanefs::{Dir, OpenOptions};
 use lanefs_device::BlockDevice;
@@ -10,6 +12,15 @@ use std::sync::Arc;
 
 /// Directories that a walk goes down: damaged ones may lead to each other.
 const DEEPEST: usize = 6;
+
+/// Walks a volume as the crash left it.
+///
+/// # Errors
+/// What cannot be read.
+pub(super) fn walk_as_left(device: Arc<dyn BlockDevice>) -> Result<Observed, String> {
+    let volume = OpenOptions::new().threads(false).open_device(device).map_err(|e| format!("open: {e}"))?;
+    Observed::of(&volume)
+}
 
 /// Reads every file that can be read, as the crash left it.
 ///

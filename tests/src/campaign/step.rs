@@ -112,6 +112,8 @@ pub enum Step {
     RemoveXattr(String),
     Chmod(String),
     Chown(String),
+    /// Sets the time of the last change of the content, as utimensat(2) does.
+    Touch(String),
     Chattr {
         path: String,
         flag: Flag,
@@ -122,6 +124,8 @@ pub enum Step {
     FsyncDir(String),
     Fdatasync(Slot),
     Sync,
+    /// Discards all free blocks, as fstrim(8) does.
+    Trim,
     /// A commit, as by the commit timer.
     Commit,
     /// Writeback of dirty pages, as by their age.
@@ -193,6 +197,7 @@ const OF_PATH: &[(&str, OfPath)] = &[
     ("removexattr", Step::RemoveXattr),
     ("chmod", Step::Chmod),
     ("chown", Step::Chown),
+    ("touch", Step::Touch),
     ("link-nameless", Step::LinkNameless),
     ("fsync-dir", Step::FsyncDir),
 ];
@@ -201,6 +206,7 @@ const OF_PATH: &[(&str, OfPath)] = &[
 const ALONE: &[(&str, Step)] = &[
     ("nameless", Step::Nameless),
     ("sync", Step::Sync),
+    ("trim", Step::Trim),
     ("commit", Step::Commit),
     ("writeback", Step::WriteBack),
     ("checkpoint", Step::Checkpoint),
@@ -247,6 +253,7 @@ impl fmt::Display for Step {
             | Step::RemoveXattr(path)
             | Step::Chmod(path)
             | Step::Chown(path)
+            | Step::Touch(path)
             | Step::LinkNameless(path)
             | Step::FsyncDir(path) => {
                 let made = |(_, make): &&(&str, OfPath)| make(path.clone()) == *self;

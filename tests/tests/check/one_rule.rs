@@ -77,6 +77,48 @@ fn a_block_has_the_same_place_in_both_clusters() {
     tally.judge();
 }
 
+/// The kernel allocates no cluster for a block map. A symlink never grows.
+#[test]
+fn files_of_clusters_have_extents() {
+    let mut tally = Tally::new();
+    let path = tally.path();
+    let file = content(&tally, &[b'c'; 1000]);
+    let empty = tally.dir.path().join("empty");
+    std::fs::write(&empty, b"").unwrap();
+    let target = "t".repeat(300);
+    let requests = [
+        format!("write {} f", file.display()),
+        format!("write {} e", empty.display()),
+        format!("write {} a", empty.display()),
+        "mkdir d".to_owned(),
+        format!("symlink l {target}"),
+        "ea_set /a user.x value".to_owned(),
+    ];
+    let whole = made(&path, BIGALLOC, &requests.each_ref().map(String::as_str));
+    // The root of an extent tree becomes twelve numbers, of which the first is in use.
+    let block_mapped = |name: &str| {
+        std::fs::write(&path, &whole).unwrap();
+        let block = debugfs(&path, &format!("bmap /{name} 0")).trim().to_owned();
+        debugfs_write(&path, &format!("set_inode_field /{name} flags 0"));
+        for (word, value) in [(0, &*block), (1, "0"), (4, "0"), (5, "0")] {
+            debugfs_write(&path, &format!("set_inode_field /{name} block[{word}] {value}"));
+        }
+        std::fs::read(&path).unwrap()
+    };
+    for name in ["f", "d"] {
+        let bytes = block_mapped(name);
+        assert_eq!(broken(&bytes), ["BlockMapped"], "{name}");
+        tally.ask(name, bytes);
+    }
+    tally.ask("attributes alone", block_mapped("a"));
+    tally.ask("a symlink", block_mapped("l"));
+    assert_eq!(tally.clean, 2, "attributes alone, and a symlink");
+    tally.ask("no block", block_mapped("e"));
+    tally.ask("whole", whole.clone());
+    assert_eq!(tally.clean, 4);
+    tally.judge();
+}
+
 /// The attribute block takes a whole cluster, and `i_blocks` counts the inodes of values too.
 #[test]
 fn blocks_of_attributes_hold_no_target() {

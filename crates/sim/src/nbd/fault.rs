@@ -68,6 +68,10 @@ pub enum NbdFault {
     ContentTwice,
     /// Half of the content, and an end.
     HalfContent,
+    /// Each byte of the content in a chunk of its own.
+    BytePieces,
+    /// Thousands of error chunks, none of which ends the answer.
+    EndlessErrors,
     /// An error chunk whose number is 0.
     NoErrno,
     /// A block status of another context.

@@ -113,6 +113,11 @@ pub(super) fn wrong(fault: NbdFault, asked: Asked, structured: bool, content: &[
         NbdFault::ContentTwice => {
             [data(asked, offset, content, false), data(asked, offset, content, true)].concat()
         }
+        NbdFault::BytePieces => {
+            let pieces = (offset..).zip(content.chunks(1));
+            pieces.flat_map(|(at, byte)| data(asked, at, byte, at + 1 == offset + u64::from(len))).collect()
+        }
+        NbdFault::EndlessErrors => chunk(cookie, false, 0x8001, &[0, 0, 0, 5, 0, 0]).repeat(5000),
         NbdFault::HalfContent => data(asked, offset, &content[..content.len() / 2], true),
         NbdFault::NoErrno => failed(asked, true, 0),
         NbdFault::OtherContext => chunk(cookie, true, 5, &[0, 0, 0, 1, 0, 0, 16, 0, 0, 0, 0, 0]),

@@ -3,6 +3,7 @@
 //! `reconnect=`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
 
+mod claims;
 mod replay;
 mod threads;
 
@@ -286,6 +287,15 @@ fn each_broken_rule_is_an_error_of_its_own() {
         }),
         (NbdKind::Read, NbdFault::HalfContent, |e| {
             matches!(e, NbdError::ChunkMissing { offset: 4096, asked: 4096, got: 2048 })
+        }),
+        (NbdKind::Read, NbdFault::BytePieces, |e| {
+            matches!(e, NbdError::ChunksEndless { command: "read", len: 4096, most: 1032 })
+        }),
+        (NbdKind::Read, NbdFault::EndlessErrors, |e| {
+            matches!(e, NbdError::ChunksEndless { command: "read", len: 4096, most: 1032 })
+        }),
+        (NbdKind::Write, NbdFault::EndlessErrors, |e| {
+            matches!(e, NbdError::ChunksEndless { command: "write", len: 4096, most: 1024 })
         }),
         (NbdKind::Flush, NbdFault::NoErrno, |e| matches!(e, NbdError::NoError)),
     ];

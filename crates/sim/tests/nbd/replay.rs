@@ -73,6 +73,59 @@ fn what_was_overwritten_is_not_written_again() {
     assert_eq!((writes, zeroes), (51 + 2, 1 + 1));
 }
 
+/// A server comes back without writes of zeros, TRIM and block status. What was zeroed is written
+/// out, and it is sent none of these commands.
+#[test]
+fn a_server_that_comes_back_with_fewer_commands_gets_those_alone() {
+    for seed in 0..8 {
+        let bench = Bench::new(usual());
+        let device = bench.open();
+        let mut want = vec![7; 2 << 20];
+        device.write_at(&want, 0).unwrap();
+        device.flush().unwrap();
+        device.write_zeroes(4096, 1 << 20).unwrap();
+        want[4096..][..1 << 20].fill(0);
+        // HAS_FLAGS, FLUSH.
+        bench.server.change(|s| (s.flags, s.structured) = (1 | 1 << 2, false));
+        bench.server.kill(seed);
+        let mut back = vec![1; want.len()];
+        device.read_at(&mut back, 0).unwrap();
+        assert!(back == want, "seed {seed}");
+        device.write_zeroes(3 << 19, 8192).unwrap();
+        want[3 << 19..][..8192].fill(0);
+        device.discard(0, 4096).unwrap();
+        device.flush().unwrap();
+        assert!(bench.server.durable().to_bytes()[..want.len()] == want, "seed {seed}");
+        let kinds = [NbdKind::WriteZeroes, NbdKind::Trim, NbdKind::BlockStatus];
+        assert_eq!(kinds.map(|kind| bench.server.count(kind)), [1, 0, 0], "seed {seed}");
+    }
+}
+
+/// Zeros that the server cannot write as such are repeated as content. No other failure is.
+#[test]
+fn zeros_are_repeated_as_content_where_there_is_no_other_way() {
+    for errno in [95, 28] {
+        let bench = Bench::new(usual());
+        let device = bench.open();
+        let mut want = vec![7; 1 << 20];
+        device.write_at(&want, 0).unwrap();
+        device.flush().unwrap();
+        device.write_zeroes(512, 600_000).unwrap();
+        want[512..][..600_000].fill(0);
+        bench.server.kill(1);
+        bench.server.fault(Some(NbdKind::WriteZeroes), 1, NbdFault::Errno(errno));
+        let mut back = vec![1; want.len()];
+        let read = device.read_at(&mut back, 0);
+        if errno == 95 {
+            read.unwrap();
+            assert!(back == want);
+        } else {
+            let e = why(read);
+            assert!(matches!(e, NbdError::Replay { offset: 512, len: 600_000, .. }), "{e}");
+        }
+    }
+}
+
 /// An error that a lost connection cut short is not that of the request, which is sent again.
 #[test]
 fn an_error_before_the_loss_is_not_the_answer() {

@@ -187,14 +187,14 @@ fn explain(plan: &Plan, history: &History, order: &[&Call], again: &Observed) ->
         same_bytes(&run_model.model, id, 0, usize::MAX, found).map_err(|said| format!("{slot}: {said}"))?;
     }
     let last = order.len();
-    promises.extend(run_model.contents.keys().map(|&id| (history.end, Promise::Content(id, last))));
-    promises.push((history.end, Promise::Names(last)));
+    let all = run_model.promises(last, &Step::Sync);
+    promises.extend(all.into_iter().map(|promise| (history.end, promise)));
     // Promises of one mark stay in order.
     promises.sort_by_key(|(mark, _)| *mark);
     let log = Log { base: Image::zeroed(0), entries: Vec::new(), atomic_write: 512 };
     let closed = Image::zeroed(0);
-    let ModelRun { names, contents, .. } = run_model;
-    Ok(Run { log, names, contents, promises, closed, aborted: false })
+    let ModelRun { names, contents, times, .. } = run_model;
+    Ok(Run { log, names, contents, times, promises, closed, aborted: false })
 }
 
 fn tell(run_model: &mut ModelRun, place: usize, call: &Call) -> Result<(), String> {
