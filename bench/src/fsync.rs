@@ -1,23 +1,33 @@
 //! Threads that each write 16 KiB at random places of a sparse file of their own, and fsync each
 //! write.
 //!
-//! Every variant gets the backing file in turn, formatted anew. Each fsync is timed to the
-//! nanosecond and kept, so quantiles are exact: the buckets of a [`lanefs_stats::Histogram`] are a
-//! quarter wide, which is more than the difference that a target asks for.
+//! Every variant gets the backing file in turn, formatted anew. lanefs is opened as a caller opens
+//! it who sets no option. The latency of each fsync is kept, so that quantiles are exact.
+//!
+//! The kernel's file systems have a loop device below them, and lanefs has none. The controls show
+//! what the loop device costs: raw direct I/O and lanefs by direct I/O, each on the backing file
+//! and on a loop device over it. They are in no target.
 
 use crate::report::{Goal, Report};
-use lanefs_lab::load::{more_open_files, run, sparse_files};
-use lanefs_lab::store::{Backing, Contender, Handle, ext4, lanefs, xfs};
+use crate::turns::rotated;
+use lanefs_device::AlignedBuf;
+use lanefs_lab::load::{Latencies, more_open_files, run, sparse_files};
+use lanefs_lab::store::{
+    Backing, Contender, Handle, ext4, lanefs, lanefs_default, lanefs_over_loop, raw, raw_over_loop, xfs,
+};
 use lanefs_lab::{Outcome, Random};
 use lanefs_stats::Histogram;
 use rustix::fs::{major, minor, stat};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
 
 /// The numbers of threads of the goals.
 pub const THREADS: [usize; 6] = [1, 4, 16, 64, 256, 2048];
+/// The numbers of threads at which the controls run.
+const CONTROLLED: [usize; 2] = [1, 64];
 
 const PIECE: u64 = 16 << 10;
 /// Bytes of all files together.
@@ -53,6 +63,41 @@ pub struct ProcessCounts {
     pub allocations: u64,
 }
 
+#[derive(Clone, Copy, PartialEq)]
+enum Role {
+    Own,
+    Peer,
+    /// It shows what a loop device costs.
+    Control,
+}
+
+/// A variant of the series.
+struct Variant {
+    role: Role,
+    contender: Contender,
+}
+
+impl Variant {
+    fn runs_at(&self, threads: usize) -> bool {
+        self.role != Role::Control || CONTROLLED.contains(&threads)
+    }
+}
+
+fn variants() -> Vec<Variant> {
+    [
+        (Role::Own, lanefs_default("lanefs", 128, |o| o)),
+        (Role::Peer, ext4("ext4", 128, "dioread_nolock")),
+        (Role::Peer, ext4("ext4 lock", 128, "dioread_lock")),
+        (Role::Peer, xfs()),
+        (Role::Control, raw()),
+        (Role::Control, raw_over_loop()),
+        (Role::Control, lanefs("lanefs io=direct", 128, |o| o)),
+        (Role::Control, lanefs_over_loop("lanefs over loop", 128)),
+    ]
+    .map(|(role, contender)| Variant { role, contender })
+    .into()
+}
+
 /// The names of the figures of a run, and their units.
 const FIGURES: [(&str, &str); 9] = [
     ("16 KiB and fsync", "/s"),
@@ -69,80 +114,93 @@ const FIGURES: [(&str, &str); 9] = [
 const RATE: usize = 0;
 const P99: usize = 2;
 const P999: usize = 3;
+/// The figures that the controls show: the first ones.
+const OF_CONTROLS: usize = 3;
 
-type Figures = [f64; FIGURES.len()];
+/// A figure is `None` where it could not be counted.
+type Figures = [Option<f64>; FIGURES.len()];
 
-/// The cost of all fsyncs of a run: what the process and the disk counted meanwhile.
+/// What the process, the disk and the threads of a run have counted at some time.
 struct Counts {
+    fsyncs: u64,
     process: ProcessCounts,
-    writes: u64,
-    flushes: u64,
+    writes: Option<u64>,
+    flushes: Option<u64>,
 }
 
 impl Counts {
-    fn now(plan: &Plan, disk: &Path) -> Self {
+    fn now(plan: &Plan, disk: &Path, fsyncs: &AtomicU64) -> Self {
+        // A file system need not be on one block device, and older kernels count no flushes.
         let disk = fs::read_to_string(disk).unwrap_or_default();
-        let field = |n: usize| disk.split_whitespace().nth(n).and_then(|w| w.parse().ok()).unwrap_or(0);
-        Self { process: (plan.counts)(), writes: field(4), flushes: field(15) }
+        let field = |n: usize| disk.split_whitespace().nth(n).and_then(|word| word.parse().ok());
+        let (writes, flushes) = (field(4), field(15));
+        Self { fsyncs: fsyncs.load(Ordering::SeqCst), process: (plan.counts)(), writes, flushes }
     }
 
-    /// Returns the counts since `before`, for each of `count` fsyncs.
-    fn since(&self, before: &Self, count: usize) -> [f64; 5] {
+    /// Returns the counts since `before`, for each fsync since then: `None` where there was none,
+    /// as in a run that ended before the window began.
+    fn since(&self, before: &Self) -> [Option<f64>; 5] {
         let (now, old) = (&self.process, &before.process);
         let all = [
-            now.sleeps - old.sleeps,
-            now.allocations - old.allocations,
-            now.faults - old.faults,
-            self.writes - before.writes,
-            self.flushes - before.flushes,
+            Some(now.sleeps.saturating_sub(old.sleeps)),
+            Some(now.allocations.saturating_sub(old.allocations)),
+            Some(now.faults.saturating_sub(old.faults)),
+            self.writes.zip(before.writes).map(|(now, old)| now.saturating_sub(old)),
+            self.flushes.zip(before.flushes).map(|(now, old)| now.saturating_sub(old)),
         ];
-        all.map(|n| n as f64 / count.max(1) as f64)
+        let fsyncs = self.fsyncs.checked_sub(before.fsyncs).filter(|fsyncs| *fsyncs > 0);
+        all.map(|count| Some(count? as f64 / fsyncs? as f64))
     }
 }
 
-/// Returns the file with the counts of the disk that `path` is on.
+/// Returns the file with the counts of the disk that `path` is on: of the whole disk, because the
+/// kernel counts no flushes of a partition.
 fn disk_counts(path: &Path) -> Outcome<PathBuf> {
     let device = stat(path)?.st_dev;
-    Ok(PathBuf::from(format!("/sys/dev/block/{}:{}/stat", major(device), minor(device))))
+    let device = PathBuf::from(format!("/sys/dev/block/{}:{}", major(device), minor(device)));
+    let is_partition = device.join("partition").exists();
+    Ok(device.join(if is_partition { "../stat" } else { "stat" }))
 }
 
-/// Runs the loop on `files`, of `size` bytes each. The first thread takes the counts: so they have
-/// nothing of the start of the threads.
-fn storm(plan: &Plan, disk: &Path, files: &[Box<dyn Handle>], size: u64) -> Outcome<Figures> {
-    let times = Mutex::new(Vec::<u64>::new());
+/// Runs the loop on `files`, of `size` bytes each. The counts are those of one window, for the
+/// process, the disk and the fsyncs alike. It begins when as many fsyncs are done as there are
+/// threads, so that it has little of the start of the threads, and ends when the first thread
+/// stops.
+fn measured(
+    plan: &Plan,
+    disk: &Path,
+    files: &[Box<dyn Handle>],
+    size: u64,
+    time: Duration,
+) -> Outcome<Figures> {
+    let (all, done) = (Mutex::new(Latencies::new()), AtomicU64::new(0));
     let (before, after) = (OnceLock::new(), OnceLock::new());
-    let rate = run(files.len(), plan.time, |worker| {
-        let data = vec![1; PIECE as usize];
+    let rate = run(files.len(), time, |worker| {
+        // Raw direct I/O asks for aligned memory.
+        let mut data = AlignedBuf::zeroed(PIECE as usize);
+        data.fill(1);
         let mut random = Random::new(worker.thread as u64);
-        let mut mine = Vec::with_capacity(1 << 12);
+        let mut mine = Latencies::new();
         while worker.go_on() {
             files[worker.thread].write(random.draw() % (size / PIECE) * PIECE, &data)?;
-            let began = Instant::now();
-            files[worker.thread].sync()?;
-            mine.push(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            mine.time(|| files[worker.thread].sync())?;
             worker.did(1);
-            if worker.thread == 0 {
-                before.get_or_init(|| Counts::now(plan, disk));
+            if done.fetch_add(1, Ordering::SeqCst) + 1 == files.len() as u64 {
+                before.get_or_init(|| Counts::now(plan, disk, &done));
             }
         }
-        if worker.thread == 0 {
-            after.get_or_init(|| Counts::now(plan, disk));
-        }
-        times.lock().unwrap_or_else(PoisonError::into_inner).append(&mut mine);
+        after.get_or_init(|| Counts::now(plan, disk, &done));
+        mine.add_to(&all);
         Ok(())
     })?;
-    let mut times = times.into_inner().unwrap_or_else(PoisonError::into_inner);
-    times.sort_unstable();
-    let quantile = |q: f64| {
-        let rank = (q * times.len() as f64).ceil().max(1.0) as usize;
-        times.get(rank - 1).map_or(0.0, |nanos| *nanos as f64 / 1e6)
+    let mut all = Latencies::of_all(all);
+    let costs = match (before.get(), after.get()) {
+        (Some(before), Some(after)) => after.since(before),
+        _ => [None; 5],
     };
-    let (Some(before), Some(after)) = (before.get(), after.get()) else {
-        return Err("the first thread has done no fsync".into());
-    };
-    let [sleeps, allocations, faults, writes, flushes] = after.since(before, times.len());
-    let (half, most, tail) = (quantile(0.5), quantile(0.99), quantile(0.999));
-    Ok([rate, half, most, tail, sleeps, allocations, faults, writes, flushes])
+    let [sleeps, allocations, faults, writes, flushes] = costs;
+    let [half, most, tail] = [0.5, 0.99, 0.999].map(|q| Some(all.ms(q)));
+    Ok([Some(rate), half, most, tail, sleeps, allocations, faults, writes, flushes])
 }
 
 /// Runs the series, adds its rows, and a target for each goal.
@@ -153,28 +211,26 @@ pub fn series(report: &mut Report, plan: &Plan) -> Outcome<()> {
     more_open_files();
     let backing = Backing::new(&plan.dir, FILES + (1 << 30))?;
     let disk = disk_counts(backing.path())?;
-    let mut variants = vec![
-        lanefs("lanefs", 128, |o| o),
-        ext4("ext4", 128, "dioread_nolock"),
-        ext4("ext4 lock", 128, "dioread_lock"),
-        xfs(),
-    ];
-    variants.retain(|variant| variant.name.contains(&plan.only));
-    let most = plan.threads.iter().copied().max().unwrap_or(1);
-    if let Some(first) = variants.first() {
-        // A virtual machine gets memory that it has not used lately only at the first touch: an
-        // unmeasured run pays for that.
-        turn(plan, &disk, &backing, first, most)?;
+    if !disk.exists() {
+        println!("no {}: no rows of device writes and flushes", disk.display());
+    }
+    let mut variants = variants();
+    variants.retain(|variant| variant.contender.name.contains(&plan.only));
+    // A virtual machine gets memory that it has not used lately only at the first touch: a short,
+    // unmeasured run of each variant pays for that.
+    for variant in &variants {
+        if let Some(most) = plan.threads.iter().copied().filter(|&n| variant.runs_at(n)).max() {
+            turn(plan, &disk, &backing, &variant.contender, most, plan.time / 4)?;
+        }
     }
     for &threads in &plan.threads {
-        let mut samples: Vec<Vec<Figures>> = variants.iter().map(|_| Vec::new()).collect();
-        for round in 0..plan.rounds {
-            // Each round begins with another one.
-            for number in (0..variants.len()).map(|turn| (round + turn) % variants.len()) {
-                samples[number].push(turn(plan, &disk, &backing, &variants[number], threads)?);
-            }
+        let there: Vec<&Variant> = variants.iter().filter(|variant| variant.runs_at(threads)).collect();
+        let mut samples: Vec<Vec<Figures>> = there.iter().map(|_| Vec::new()).collect();
+        for number in rotated(plan.rounds, there.len()) {
+            let contender = &there[number].contender;
+            samples[number].push(turn(plan, &disk, &backing, contender, threads, plan.time)?);
         }
-        add(report, threads, &variants, &samples);
+        add(report, threads, &there, &samples);
     }
     Ok(())
 }
@@ -184,38 +240,64 @@ fn turn(
     plan: &Plan,
     disk: &Path,
     backing: &Backing,
-    variant: &Contender,
+    contender: &Contender,
     threads: usize,
+    time: Duration,
 ) -> Outcome<Figures> {
-    let because = |e| format!("{}, {threads} threads: {e}", variant.name);
+    let because = |e| format!("{}, {threads} threads: {e}", contender.name);
     let size = (FILES / threads as u64).min(MOST) / PIECE * PIECE;
-    let store = variant.set_up(backing).map_err(because)?;
+    let store = contender.set_up(backing).map_err(because)?;
     let files = sparse_files(&*store, threads, size, &Histogram::new()).map_err(because)?;
-    let figures = storm(plan, disk, &files, size).map_err(because)?;
+    let figures = measured(plan, disk, &files, size, time).map_err(because)?;
     drop(files);
     store.finish().map_err(because)?;
     Ok(figures)
 }
 
 /// Adds the rows of one number of threads, and the targets.
-fn add(report: &mut Report, threads: usize, variants: &[Contender], samples: &[Vec<Figures>]) {
-    let mut medians = vec![Figures::default(); variants.len()];
+fn add(report: &mut Report, threads: usize, variants: &[&Variant], samples: &[Vec<Figures>]) {
+    let of = |control: bool| {
+        let both = variants.iter().zip(samples);
+        both.filter(move |(variant, _)| (variant.role == Role::Control) == control)
+    };
+    let mut medians: Vec<(Role, [f64; FIGURES.len()])> =
+        of(false).map(|(variant, _)| (variant.role, Default::default())).collect();
     for (at, (what, unit)) in FIGURES.into_iter().enumerate() {
-        for ((variant, samples), medians) in variants.iter().zip(samples).zip(&mut medians) {
-            let of: Vec<f64> = samples.iter().map(|figures| figures[at]).collect();
-            medians[at] = report.row(what, variant.name, threads, &of, unit);
+        for ((variant, samples), (_, medians)) in of(false).zip(&mut medians) {
+            let name = variant.contender.name;
+            medians[at] = row(report, (what, unit), name, threads, at, samples);
         }
     }
-    let [own, peers @ ..] = &medians[..] else { return };
-    if peers.is_empty() {
-        return;
+    for (at, (what, unit)) in FIGURES.into_iter().enumerate().take(OF_CONTROLS) {
+        for (variant, samples) in of(true) {
+            let case = format!("cost of a loop device: {what}");
+            row(report, (case.as_str(), unit), variant.contender.name, threads, at, samples);
+        }
     }
-    let best = |at: usize, better: fn(f64, f64) -> f64| {
-        peers.iter().map(|peer| peer[at]).reduce(better).unwrap_or(0.0)
-    };
+    let own = medians.iter().find(|(role, _)| *role == Role::Own).map(|(_, medians)| medians);
+    let Some(own) = own else { return };
     let what = |what: &str| format!("fsync at {threads} threads: {what} over the best of the kernel's");
-    let goal = if threads >= 2048 { 2.0 } else { 1.2 };
-    report.target(&what("rate"), Goal::AtLeast(goal), own[RATE] / best(RATE, f64::max));
-    report.target(&what("p99"), Goal::AtMost(1.0), own[P99] / best(P99, f64::min));
-    report.target(&what("p99.9"), Goal::AtMost(1.0), own[P999] / best(P999, f64::min));
+    let mut target = |name: &str, at: usize, goal, better: fn(f64, f64) -> f64| {
+        let peers = medians.iter().filter(|(role, _)| *role == Role::Peer).map(|(_, peer)| peer[at]);
+        if let Some(best) = peers.reduce(better) {
+            report.target(&what(name), goal, own[at] / best);
+        }
+    };
+    let rate = if threads >= 2048 { 2.0 } else { 1.2 };
+    target("rate", RATE, Goal::AtLeast(rate), f64::max);
+    target("p99", P99, Goal::AtMost(1.0), f64::min);
+    target("p99.9", P999, Goal::AtMost(1.0), f64::min);
+}
+
+/// Adds a row of figure number `at`, unless no run could count it. Returns its median.
+fn row(
+    report: &mut Report,
+    (case, unit): (&str, &'static str),
+    variant: &str,
+    threads: usize,
+    at: usize,
+    samples: &[Figures],
+) -> f64 {
+    let counted: Vec<f64> = samples.iter().filter_map(|figures| figures[at]).collect();
+    if counted.is_empty() { 0.0 } else { report.row(case, variant, threads, &counted, unit) }
 }

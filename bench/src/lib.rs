@@ -8,4 +8,5 @@ pub mod report;
 pub mod scale;
 pub mod setup;
 pub mod tree;
+pub mod turns;
 pub mod write_path;

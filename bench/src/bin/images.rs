@@ -9,6 +9,7 @@ use lanefs_bench::process::{self, Cost};
 use lanefs_bench::report::{Goal, Report};
 use lanefs_bench::setup::{lanefs_command, own_folder};
 use lanefs_bench::tree::make_tree;
+use lanefs_bench::turns::rotated;
 use lanefs_lab::Outcome;
 use std::fs::{self, File};
 use std::io::Write;
@@ -88,14 +89,13 @@ impl Bench {
     fn turns(&mut self, case: &str, before: &str, ways: &[(&str, String)]) -> Outcome<Vec<f64>> {
         let mut samples = vec![Vec::new(); ways.len()];
         let mut peak = Vec::new();
-        for _ in 0..self.runs {
-            for ((name, script), samples) in ways.iter().zip(&mut samples) {
-                self.shell(before)?;
-                let cost = self.shell(script)?;
-                samples.push(cost.seconds);
-                if *name == "lanefs" {
-                    peak.push(cost.peak_mib);
-                }
+        for number in rotated(self.runs, ways.len()) {
+            let (name, script) = &ways[number];
+            self.shell(before)?;
+            let cost = self.shell(script)?;
+            samples[number].push(cost.seconds);
+            if *name == "lanefs" {
+                peak.push(cost.peak_mib);
             }
         }
         self.report.row(&format!("{case}, memory"), "lanefs", 1, &peak, "MiB peak");

@@ -4,12 +4,13 @@
 //! `make bench-mount`; `ARGS="untar create"` for some cases only, `ARGS=--quick` for one round of
 //! each, `--dir DIR` says on which disk. All of them serve one backing file that has been written
 //! whole, so that no disk block is new to it; each turn begins with a new volume on it and ends
-//! with a silent `e2fsck -fn`. Rounds go around the servers. Figures are medians.
+//! with a silent `e2fsck -fn`. Each round begins with another server. Figures are medians.
 
 use clap::Parser;
 use lanefs_bench::cases::{self, Case};
 use lanefs_bench::report::{Goal, Report, median};
 use lanefs_bench::setup::{lanefs_command, own_folder};
+use lanefs_bench::turns::rotated;
 use lanefs_lab::Outcome;
 use lanefs_tests::{Mounted, Server, run};
 use std::fs::{self, File};
@@ -133,16 +134,14 @@ impl Bench {
         work: impl Fn(&Self, Mounted) -> Outcome<(Vec<f64>, Mounted)>,
     ) -> Outcome<Vec<Vec<f64>>> {
         let mut samples = vec![vec![Vec::new(); servers.len()]; names.len()];
-        for _ in 0..self.rounds {
-            for (number, server) in servers.iter().enumerate() {
-                self.make(&self.image)?;
-                let mounted = self.mount(server);
-                let (figures, mounted) =
-                    work(self, mounted).map_err(|e| format!("{}: {e}", server.name()))?;
-                mounted.unmount();
-                for (name, figure) in figures.into_iter().enumerate() {
-                    samples[name][number].push(figure);
-                }
+        for number in rotated(self.rounds, servers.len()) {
+            let server = &servers[number];
+            self.make(&self.image)?;
+            let mounted = self.mount(server);
+            let (figures, mounted) = work(self, mounted).map_err(|e| format!("{}: {e}", server.name()))?;
+            mounted.unmount();
+            for (name, figure) in figures.into_iter().enumerate() {
+                samples[name][number].push(figure);
             }
         }
         let mut medians = Vec::new();
@@ -207,23 +206,21 @@ fn requests(bench: &mut Bench) -> Outcome<()> {
     const WORK: [&str; 3] = ["untar 5,000 files", "read 5,000 files", "read 5,000 files again"];
     archive(bench)?;
     let mut samples = [const { [const { Vec::new() }; MODES.len()] }; WORK.len()];
-    for _ in 0..bench.rounds {
-        for (number, mode) in MODES.iter().enumerate() {
-            bench.make(&bench.image)?;
-            let (server, options) = match *mode {
-                "fuse2fs" => (Server::Fuse2fs, String::new()),
-                mode => (bench.lanefs(), format!("allow_other,default_permissions,{mode}")),
-            };
-            let mount = || Mounted::new(&server, &bench.image, &options, LIMIT);
-            let mounted = mount();
-            samples[0][number].push(unpack(bench, mounted.path()));
-            mounted.unmount_only();
-            let mounted = mount();
-            for samples in &mut samples[1..] {
-                samples[number].push(read_tree(mounted.path())?);
-            }
-            mounted.unmount();
+    for number in rotated(bench.rounds, MODES.len()) {
+        bench.make(&bench.image)?;
+        let (server, options) = match MODES[number] {
+            "fuse2fs" => (Server::Fuse2fs, String::new()),
+            mode => (bench.lanefs(), format!("allow_other,default_permissions,{mode}")),
+        };
+        let mount = || Mounted::new(&server, &bench.image, &options, LIMIT);
+        let mounted = mount();
+        samples[0][number].push(unpack(bench, mounted.path()));
+        mounted.unmount_only();
+        let mounted = mount();
+        for samples in &mut samples[1..] {
+            samples[number].push(read_tree(mounted.path())?);
         }
+        mounted.unmount();
     }
     for (work, samples) in WORK.iter().zip(&samples) {
         let name = format!("requests: {work}");

@@ -10,6 +10,7 @@ use clap::Parser;
 use lanefs_bench::cases::{self, Effort};
 use lanefs_bench::linked_list::LinkedList;
 use lanefs_bench::report::{Goal, Report};
+use lanefs_bench::turns::rotated;
 use lanefs_lab::Outcome;
 use lanefs_lab::rangelock::work::{LEN, Regions, among, hand_over, hundred, one};
 use lanefs_lab::rangelock::{IntervalTree, LanefsLock, MutexBTree, RwLock, Variant};
@@ -116,10 +117,9 @@ impl Bench {
         let mut medians = vec![Vec::new(); variants.len()];
         for threads in THREADS {
             let mut samples = vec![Vec::new(); variants.len()];
-            for _ in 0..self.runs {
-                for ((_, run), samples) in variants.iter().zip(&mut samples) {
-                    samples.push(run(threads, self.time));
-                }
+            for number in rotated(self.runs, variants.len()) {
+                let (_, run) = variants[number];
+                samples[number].push(run(threads, self.time));
             }
             for (((name, _), samples), medians) in variants.iter().zip(&samples).zip(&mut medians) {
                 medians.push(self.report.row(case, name, threads, samples, "lock+unlock/s"));

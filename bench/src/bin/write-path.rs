@@ -31,7 +31,7 @@ struct Args {
     /// The sizes of the goals, and longer loops
     #[arg(long)]
     long: bool,
-    /// How long a loop lasts (0.5, with --long 2); a storm lasts 16 times as long
+    /// How long a loop lasts (0.5, with --long 2); a storm lasts four times as long
     #[arg(long)]
     seconds: Option<f64>,
     /// How often each is run (3, with --long 5)

@@ -33,7 +33,8 @@ pub(super) fn make(volume: &Path, entries: u64) -> Outcome<Figures> {
 }
 
 /// Creates, looks up and unlinks names, in batches of at most a tenth of the directory, so that its
-/// size stays what it is.
+/// size stays what it is. The names that are unlinked are spread over the whole directory: those
+/// that were just created are in the caches, whatever its size.
 pub(super) fn measure(volume: &Path, entries: u64) -> Outcome<Figures> {
     let before = resident()?;
     let volume = options().open(volume)?;
@@ -62,9 +63,15 @@ fn rounds(dir: &Dir, entries: u64, count: u64, batch: u64, random: &mut StdRng) 
     for round in 0..count {
         let fresh: Vec<String> = (0..batch).map(|i| name(entries + round * batch + i)).collect();
         let known: Vec<String> = (0..batch).map(|_| name(random.random_range(0..entries))).collect();
+        let first = random.random_range(0..entries);
+        let spread: Vec<String> =
+            (0..batch).map(|i| name((first + i * (entries / batch)) % entries)).collect();
         create.run(batch, || each(&fresh, |name| drop_ok(dir.create_new_file(name, ATTR))))?;
         lookup.run(batch, || each(&known, |name| drop_ok(dir.lookup(name))))?;
-        unlink.run(batch, || each(&fresh, |name| drop_ok(dir.remove_file(name))))?;
+        unlink.run(batch, || each(&spread, |name| drop_ok(dir.remove_file(name))))?;
+        // The directory becomes what it was, for the next round and the next run.
+        each(&spread, |name| drop_ok(dir.create_new_file(name, ATTR)))?;
+        each(&fresh, |name| drop_ok(dir.remove_file(name)))?;
     }
     Ok([create, lookup, unlink])
 }

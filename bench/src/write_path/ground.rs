@@ -7,7 +7,7 @@
 
 use super::Outcome;
 use lanefs::{FiemapExtent, Volume};
-use lanefs_lab::store::{Backing, Handle, name, open_raw};
+use lanefs_lab::store::{Handle, name};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -18,12 +18,13 @@ struct Ground {
     extents: Vec<FiemapExtent>,
 }
 
-/// The blocks of the first `count` files of the volume in `backing`.
+/// The blocks of the first `count` files of a volume, in `raw`: the file that the volume is in, or
+/// a loop device on it.
 ///
 /// # Errors
-/// The errors of opening, and of the maps.
-pub fn ground(backing: &Backing, volume: &Volume, count: usize, size: u64) -> Outcome<Vec<Box<dyn Handle>>> {
-    let raw = Arc::new(open_raw(backing)?);
+/// The errors of the maps.
+pub fn ground(raw: File, volume: &Volume, count: usize, size: u64) -> Outcome<Vec<Box<dyn Handle>>> {
+    let raw = Arc::new(raw);
     (0..count)
         .map(|number| {
             let file = volume.open_options().read(true).open(format!("/{}", name(number)))?;

@@ -1,5 +1,7 @@
 //! The write path beside its peers: raw direct I/O on a file of the same disk, and the kernel's
-//! ext4 and XFS on loop devices over one.
+//! ext4 and XFS on loop devices over one. Volumes are opened as by a caller that sets no option,
+//! but for the options that a variant is named after. The case `overwrite` shows what the loop
+//! device of the peers costs.
 //!
 //! Each case sets up one `Store` after the other on one backing file that has been written whole,
 //! and runs the same loop on each. Rounds go around all of them, so that a disk that changes its
@@ -7,6 +9,7 @@
 //! a round, where it can on the same blocks: see [`Beside`].
 
 pub mod cached;
+mod counted;
 pub mod ground;
 pub mod overwrite;
 pub mod pmem;
@@ -14,6 +17,7 @@ pub mod storm;
 pub mod stream;
 
 use crate::report::{Goal, Report};
+use crate::turns::rotated;
 use lanefs_lab::store::{Backing, Contender, Store};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -45,20 +49,19 @@ pub struct Bench {
 
 impl Bench {
     /// Sets each variant up in turn, as often as there are rounds, and gives it to `run`, with its
-    /// number.
+    /// number. Each round begins with another variant.
     fn rounds(
         &self,
         backing: &Backing,
         variants: &[Contender],
         mut run: impl FnMut(usize, &dyn Store) -> Outcome<()>,
     ) -> Outcome<()> {
-        for _ in 0..self.rounds {
-            for (number, variant) in variants.iter().enumerate() {
-                let because = |e| format!("{}: {e}", variant.name);
-                let store = variant.set_up(backing).map_err(because)?;
-                run(number, &*store).map_err(because)?;
-                store.finish().map_err(because)?;
-            }
+        for number in rotated(self.rounds, variants.len()) {
+            let variant = &variants[number];
+            let because = |e| format!("{}: {e}", variant.name);
+            let store = variant.set_up(backing).map_err(because)?;
+            run(number, &*store).map_err(because)?;
+            store.finish().map_err(because)?;
         }
         Ok(())
     }
@@ -101,20 +104,34 @@ impl Beside {
         self.ratios.push(rate / limit);
     }
 
-    /// Puts it into the report, with `goal` for the ratio. Gives the median of the rates.
-    #[expect(clippy::too_many_arguments, reason = "a row of the report has as many columns")]
-    pub fn report(
+    /// Adds the rows. Returns the medians of the rates and of the ratios.
+    pub fn rows(
         &self,
         report: &mut Report,
         case: &str,
         (variant, limit): (&str, &str),
         threads: usize,
         unit: &'static str,
-        goal: f64,
-    ) -> f64 {
+    ) -> (f64, f64) {
         report.row(case, limit, threads, &self.limits, unit);
         let rate = report.row(case, variant, threads, &self.rates, unit);
         let ratio = report.row(case, &format!("{variant} over {limit}"), threads, &self.ratios, "");
+        (rate, ratio)
+    }
+
+    /// Adds the rows, and `goal` for the ratio. Returns the median of the rates.
+    #[expect(clippy::too_many_arguments, reason = "a row of the report has as many columns")]
+    pub fn report(
+        &self,
+        report: &mut Report,
+        case: &str,
+        names: (&str, &str),
+        threads: usize,
+        unit: &'static str,
+        goal: f64,
+    ) -> f64 {
+        let (rate, ratio) = self.rows(report, case, names, threads, unit);
+        let limit = names.1;
         report.target(&format!("{case}, {threads} threads: over {limit}"), Goal::AtLeast(goal), ratio);
         rate
     }

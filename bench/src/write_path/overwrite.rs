@@ -4,15 +4,19 @@
 use super::ground::ground;
 use super::{Bench, Beside, Outcome, THREADS};
 use crate::report::Goal;
-use lanefs::Overwrite;
+use lanefs::{Overwrite, Volume};
 use lanefs_device::AlignedBuf;
 use lanefs_lab::Random;
 use lanefs_lab::load::{random_overwrites, run};
-use lanefs_lab::store::{Backing, Handle, ext4, filled, lanefs, xfs};
+use lanefs_lab::store::{
+    Backing, Handle, LoopDevice, LoopOptions, ext4, filled, lanefs_default, open_direct, open_raw, xfs,
+};
 use std::time::Duration;
 
 const FILES: usize = 32;
 const PAGE: u64 = 4096;
+/// The numbers of threads at which the loop device is measured that the kernel's file systems have.
+const OVER_LOOP: [usize; 2] = [1, 16];
 
 /// Random direct overwrites by threads.
 ///
@@ -22,12 +26,13 @@ pub fn overwrite(bench: &mut Bench) -> Outcome<()> {
     let size: u64 = if bench.long { 64 << 20 } else { 24 << 20 };
     let backing = Backing::new(&bench.dir, FILES as u64 * size + (512 << 20))?;
     let variants = [
-        lanefs("nojournal", 128, |o| o),
-        lanefs("journal", 128, |o| o.overwrite(Overwrite::Journal)),
+        lanefs_default("nojournal", 128, |o| o),
+        lanefs_default("journal", 128, |o| o.overwrite(Overwrite::Journal)),
         ext4("ext4", 128, ""),
         xfs(),
     ];
     let mut beside = vec![Beside::default(); THREADS.len()];
+    let mut over_loop = vec![Beside::default(); OVER_LOOP.len()];
     let mut samples = vec![vec![Vec::new(); THREADS.len()]; variants.len()];
     let mut handles = vec![Vec::new(); variants.len()];
     bench.rounds(&backing, &variants, |number, store| {
@@ -38,7 +43,11 @@ pub fn overwrite(bench: &mut Bench) -> Outcome<()> {
         };
         let before = counts();
         let limit = match (number, store.volume()) {
-            (0, Some(volume)) => ground(&backing, volume, FILES, size)?,
+            (0, Some(volume)) => {
+                let limit = ground(open_raw(&backing)?, volume, FILES, size)?;
+                loop_beside_raw(bench.time, &backing, volume, &limit, size, &mut over_loop)?;
+                limit
+            }
             _ => Vec::new(),
         };
         for (at, threads) in THREADS.into_iter().enumerate() {
@@ -62,6 +71,10 @@ pub fn overwrite(bench: &mut Bench) -> Outcome<()> {
             bench.report.target(case, Goal::AtMost(0.001), each);
         }
     }
+    for (over_loop, threads) in over_loop.iter().zip(OVER_LOOP) {
+        let case = "cost of a loop device: overwrites, 4 KiB";
+        over_loop.rows(&mut bench.report, case, ("raw over loop", "raw"), threads, "/s");
+    }
     for (at, threads) in THREADS.into_iter().enumerate() {
         let case = "direct overwrites, 4 KiB";
         let ours = beside[at].report(&mut bench.report, case, (variants[0].name, "raw"), threads, "/s", 0.95);
@@ -76,6 +89,25 @@ pub fn overwrite(bench: &mut Bench) -> Outcome<()> {
     Ok(())
 }
 
+/// Overwrites the blocks of the volume's files by way of a loop device, in turn with `limit`, which
+/// are the same blocks of the backing file.
+fn loop_beside_raw(
+    time: Duration,
+    backing: &Backing,
+    volume: &Volume,
+    limit: &[Box<dyn Handle>],
+    size: u64,
+    over_loop: &mut [Beside],
+) -> Outcome<()> {
+    let device = LoopDevice::new(backing.path(), LoopOptions::DIRECT)?;
+    let looped = ground(open_direct(device.path())?, volume, FILES, size)?;
+    for (over_loop, threads) in over_loop.iter_mut().zip(OVER_LOOP) {
+        let rate = |time| random_overwrites(&looped, size, threads, time);
+        over_loop.run(time, rate, |time| random_overwrites(limit, size, threads, time))?;
+    }
+    Ok(())
+}
+
 /// One thread that makes each overwrite durable by fdatasync.
 ///
 /// # Errors
@@ -83,14 +115,14 @@ pub fn overwrite(bench: &mut Bench) -> Outcome<()> {
 pub fn fdatasync(bench: &mut Bench) -> Outcome<()> {
     let size: u64 = 64 << 20;
     let backing = Backing::new(&bench.dir, 1 << 30)?;
-    let variants = [lanefs("lanefs", 128, |o| o), ext4("ext4", 128, ""), xfs()];
+    let variants = [lanefs_default("lanefs", 128, |o| o), ext4("ext4", 128, ""), xfs()];
     let ways = [("direct", true), ("buffered", false)];
     let mut beside = vec![Beside::default(); ways.len()];
     let mut samples = vec![vec![Vec::new(); ways.len()]; variants.len()];
     bench.rounds(&backing, &variants, |number, store| {
         drop(filled(store, 1, size, true)?);
         let limit = match (number, store.volume()) {
-            (0, Some(volume)) => ground(&backing, volume, 1, size)?,
+            (0, Some(volume)) => ground(open_raw(&backing)?, volume, 1, size)?,
             _ => Vec::new(),
         };
         for (at, (_, direct)) in ways.into_iter().enumerate() {

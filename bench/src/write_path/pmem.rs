@@ -3,6 +3,7 @@
 
 use super::{Bench, Beside, Outcome, THREADS};
 use crate::report::Goal;
+use crate::turns::rotated;
 use lanefs::{OpenOptions, Overwrite};
 use lanefs_lab::Random;
 use lanefs_lab::load::{random_overwrites, run};
@@ -26,22 +27,22 @@ pub fn pmem(bench: &mut Bench) -> Outcome<()> {
     let path = dir.path().join("volume");
     let mut beside = vec![Beside::default(); THREADS.len()];
     let mut journal = vec![Vec::new(); THREADS.len()];
-    for _ in 0..bench.rounds {
-        for overwrite in [Overwrite::NoJournal, Overwrite::Journal] {
-            let store = mapped(&path, whole + (256 << 20), OpenOptions::new().overwrite(overwrite))?;
-            let files = filled(&*store, FILES, size, true)?;
-            for (at, threads) in THREADS.into_iter().enumerate() {
-                let run = |time| random_overwrites(&files, size, threads, time);
-                match overwrite {
-                    Overwrite::NoJournal => {
-                        beside[at].run(bench.time, run, |time| bare.overwrites(threads, time))?;
-                    }
-                    Overwrite::Journal => journal[at].push(run(bench.time)?),
+    let variants = [Overwrite::NoJournal, Overwrite::Journal];
+    for number in rotated(bench.rounds, variants.len()) {
+        let overwrite = variants[number];
+        let store = mapped(&path, whole + (256 << 20), OpenOptions::new().overwrite(overwrite))?;
+        let files = filled(&*store, FILES, size, true)?;
+        for (at, threads) in THREADS.into_iter().enumerate() {
+            let run = |time| random_overwrites(&files, size, threads, time);
+            match overwrite {
+                Overwrite::NoJournal => {
+                    beside[at].run(bench.time, run, |time| bare.overwrites(threads, time))?;
                 }
+                Overwrite::Journal => journal[at].push(run(bench.time)?),
             }
-            drop(files);
-            store.finish()?;
         }
+        drop(files);
+        store.finish()?;
     }
     for (at, threads) in THREADS.into_iter().enumerate() {
         let case = "mapped overwrites, 4 KiB";

@@ -4,7 +4,7 @@ use super::ground::ground;
 use super::{Bench, Beside, Outcome};
 use crate::report::Goal;
 use lanefs_device::AlignedBuf;
-use lanefs_lab::store::{Backing, Handle, ext4, lanefs, xfs};
+use lanefs_lab::store::{Backing, Handle, ext4, lanefs_default, open_raw, xfs};
 use std::time::Instant;
 
 /// A new file, buffered and direct, until it is durable.
@@ -14,7 +14,7 @@ use std::time::Instant;
 pub fn sequential(bench: &mut Bench) -> Outcome<()> {
     let size: u64 = if bench.long { 8 << 30 } else { 512 << 20 };
     let backing = Backing::new(&bench.dir, 2 * size + (512 << 20))?;
-    let variants = [lanefs("lanefs", 128, |o| o), ext4("ext4", 128, ""), xfs()];
+    let variants = [lanefs_default("lanefs", 128, |o| o), ext4("ext4", 128, ""), xfs()];
     let ways = [("direct", true), ("buffered", false)];
     let mut beside = vec![Beside::default(); ways.len()];
     let mut samples = vec![vec![Vec::new(); ways.len()]; variants.len()];
@@ -22,7 +22,7 @@ pub fn sequential(bench: &mut Bench) -> Outcome<()> {
         for (way, (_, direct)) in ways.into_iter().enumerate() {
             let rate = write(&*store.file(way, size, direct)?, size)?;
             if let (0, Some(volume)) = (number, store.volume()) {
-                let limit = &ground(&backing, volume, way + 1, size)?[way];
+                let limit = &ground(open_raw(&backing)?, volume, way + 1, size)?[way];
                 beside[way].add(rate, write(&**limit, size)?);
             } else {
                 samples[number][way].push(rate);

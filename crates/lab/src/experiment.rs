@@ -26,7 +26,7 @@ pub trait Experiment {
 /// Contenders that are run at the same points.
 pub struct Case {
     /// Unique in its experiment.
-    pub name: &'static str,
+    pub name: String,
     /// For people.
     pub title: String,
     /// What the points are.

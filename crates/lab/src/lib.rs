@@ -5,6 +5,7 @@
 //! says, and puts the figures into [`results`]. [`store`] has one interface to different files: of
 //! lanefs in any of its modes, of the kernel's file systems, and a bare file. [`load`] has the
 //! loops that run on them. [`rangelock`] has other range locks, and the loops that compare them.
+//! [`model`] predicts from the results, and from the bounds of [`shared_writes`].
 #![forbid(unsafe_code)]
 
 mod answer;
@@ -24,6 +25,7 @@ pub mod rangelock;
 pub mod report;
 pub mod results;
 pub mod runner;
+pub mod shared_writes;
 mod simulated;
 pub mod stop;
 pub mod store;

@@ -2,7 +2,8 @@
 //!
 //! - *Cores that share a cache line.* An operation costs `alone` by itself. Each further core adds
 //!   `serial`: a number of hand-overs of that line, each as long as measured between two cores. `n`
-//!   cores do `n / (alone + (n - 1) * serial)`.
+//!   cores do `n / (alone + (n - 1) * serial)`. The number is an upper bound, for operations of
+//!   [`shared_writes`](crate::shared_writes) the one that a test holds, so this is a floor.
 //! - *Threads that share a commit.* A round costs `round` once, for flush and commit block, and
 //!   `each` for each write in it. `b` writes take `round + b * each`; the log's credits bound `b`.
 //!
@@ -10,10 +11,11 @@
 //! curves of the sources. Points that costs were taken from are not counted.
 
 use crate::plan::Plan;
-use crate::published;
 use crate::rangelock::work::hand_over;
 use crate::results::{Better, CaseResult, Chart, Detail, ExperimentResult, Origin, Point, Results, Series};
-use std::time::Duration;
+use crate::shared_writes::{BUFFERED_WRITE, CREATE, DIRECT_OVERWRITE, Operation, WRITE_AND_FSYNC};
+use crate::{Outcome, published, stop};
+use std::time::{Duration, Instant};
 
 const CORES: [u64; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 const THREADS: [u64; 9] = [1, 4, 16, 64, 256, 1024, 2048, 4096, 10_000];
@@ -79,6 +81,7 @@ fn line(name: &str, origin: Origin, source: &str, points: impl Iterator<Item = (
 }
 
 /// Predictions from what a run measured; nothing if it has none of the experiments that they need.
+/// Operations that no experiment measures are timed here.
 pub fn predict(results: &Results, plan: &Plan) -> Option<ExperimentResult> {
     let mut found = Prediction::default();
     let cores = results.machine.cores as u64;
@@ -90,12 +93,21 @@ pub fn predict(results: &Results, plan: &Plan) -> Option<ExperimentResult> {
     found.sharers(results, transfer, &LOCKS);
     found.sharers(results, transfer, &OVERWRITES);
     found.storm(results, plan);
-    (!found.cases.is_empty()).then(|| ExperimentResult {
+    if found.cases.is_empty() {
+        return None;
+    }
+    let mut left_out = Vec::new();
+    if let Some(transfer) = transfer
+        && let Err(e) = found.operations(plan, cores, transfer)
+    {
+        left_out.push(format!("operations in memory: {e}"));
+    }
+    Some(ExperimentResult {
         name: "model".to_owned(),
         question: "What would more cores and more threads do, by what was measured here?".to_owned(),
         answers: Vec::new(),
         cases: found.cases,
-        left_out: Vec::new(),
+        left_out,
         findings: found.sentences,
     })
 }
@@ -107,7 +119,7 @@ struct Prediction {
 }
 
 /// A contender that shares a line: the chart it was measured on, its name, how often the hottest
-/// line changes hands for each operation, and the published curve that shows the same.
+/// line changes hands for each operation at most, and the published curve that shows the same.
 type Sharer = (&'static str, &'static str, f64, fn() -> Vec<Series>, usize);
 
 /// A chart of contenders that share a line.
@@ -136,10 +148,48 @@ const OVERWRITES: Line = Line {
     title: "Overwrites in mapped memory by cores",
     unit: "IOPS",
     sharers: &[
-        ("overwrite/dax/iops", "overwrite=nojournal", 0.0, published::overwrite, 0),
+        (
+            "overwrite/dax/iops",
+            "overwrite=nojournal",
+            DIRECT_OVERWRITE.shared_writes,
+            published::overwrite,
+            0,
+        ),
         ("overwrite/dax/iops", "overwrite=journal", 2.0, published::overwrite, 1),
     ],
 };
+
+/// Operations that no experiment measures by themselves, and how many of them each thread does: for
+/// some milliseconds.
+const TIMED: [(Operation, usize); 3] = [(BUFFERED_WRITE, 50_000), (CREATE, 2000), (WRITE_AND_FSYNC, 2000)];
+
+/// The threads that do these, as far as the machine has a core for each.
+const TIMED_BY: [u64; 3] = [1, 2, 4];
+
+/// Returns the operations a second of each of [`TIMED`], by threads. As in experiments, each gets
+/// its turn in every round.
+fn timed(plan: &Plan, cores: u64) -> Outcome<Vec<Vec<Point>>> {
+    let threads: Vec<u64> = TIMED_BY.into_iter().filter(|n| *n <= cores).collect();
+    let mut rates = vec![vec![Vec::new(); threads.len()]; TIMED.len()];
+    for _ in 0..plan.rounds {
+        for ((operation, times), rates) in TIMED.iter().zip(&mut rates) {
+            for (threads, samples) in threads.iter().zip(rates) {
+                stop::check()?;
+                let threads = *threads as usize;
+                let took = operation.run(threads, *times, |go| {
+                    let began = Instant::now();
+                    go();
+                    began.elapsed()
+                })?;
+                samples.push((threads * times) as f64 / took.as_secs_f64());
+            }
+        }
+    }
+    let points = |rates: Vec<Vec<f64>>| -> Vec<Point> {
+        threads.iter().zip(rates).map(|(at, samples)| Point::new(*at, samples)).collect()
+    };
+    Ok(rates.into_iter().map(points).collect())
+}
 
 impl Prediction {
     fn sharers(&mut self, results: &Results, transfer: Option<f64>, shared: &Line) {
@@ -150,23 +200,49 @@ impl Prediction {
             if let Some(theirs) = published().into_iter().nth(*number) {
                 self.curve(&theirs, &mut all);
             }
-            let serial = if *moves == 0.0 { Some(0.0) } else { transfer.map(|t| moves * t) };
-            let (Some(one), Some(serial)) = (own.at(1), serial) else { continue };
             let which = format!("{contender}, {}", chart.split('/').nth(1).unwrap_or(""));
-            let law = SharedLine { alone: 1.0 / one.median, serial };
             let real = results.machine.cores as u64;
-            let measured: Vec<(u64, f64)> =
-                own.points.iter().filter(|p| p.at <= real).map(|p| (p.at, p.median)).collect();
-            let pairs: Vec<_> = measured.iter().filter(|p| p.0 > 1).map(|p| (law.at(p.0), p.1)).collect();
-            self.sentences.push(format!(
-                "{which}: {:.0} ns alone, {moves:.0} hand-overs: {}",
-                law.alone * 1e9,
-                told(&pairs, "of what was measured here")
-            ));
-            all.push(line(&which, Origin::Predicted, "from costs", CORES.iter().map(|n| (*n, law.at(*n)))));
-            all.push(line(&which, Origin::Measured, "", measured.into_iter()));
+            let measured: Vec<Point> = (own.points.iter().filter(|p| p.at <= real))
+                .map(|p| Point::new(p.at, vec![p.median]))
+                .collect();
+            self.law(&which, *moves, transfer, measured, &mut all);
         }
         self.case(shared.name, shared.title, "cores", shared.unit, all);
+    }
+
+    /// Draws what `moves` hand-overs for each operation predict beside what was measured. Draws
+    /// nothing without the rate of one thread, or without the time of a hand-over that there is.
+    fn law(
+        &mut self,
+        which: &str,
+        moves: f64,
+        transfer: Option<f64>,
+        measured: Vec<Point>,
+        all: &mut Vec<Series>,
+    ) {
+        let serial = if moves == 0.0 { Some(0.0) } else { transfer.map(|t| moves * t) };
+        let one = measured.iter().find(|p| p.at == 1);
+        let (Some(one), Some(serial)) = (one, serial) else { return };
+        let law = SharedLine { alone: 1.0 / one.median, serial };
+        let pairs: Vec<_> = measured.iter().filter(|p| p.at > 1).map(|p| (law.at(p.at), p.median)).collect();
+        self.sentences.push(format!(
+            "{which}: {:.0} ns alone, at most {moves} hand-overs: {}",
+            law.alone * 1e9,
+            told(&pairs, "of what was measured here")
+        ));
+        all.push(line(which, Origin::Predicted, "from costs", CORES.iter().map(|n| (*n, law.at(*n)))));
+        all.push(Series { points: measured, ..line(which, Origin::Measured, "", std::iter::empty()) });
+    }
+
+    /// Times operations on a volume in memory, and predicts them from the bounds of their shared
+    /// writes.
+    fn operations(&mut self, plan: &Plan, cores: u64, transfer: f64) -> Outcome<()> {
+        let mut all = Vec::new();
+        for ((operation, _), measured) in TIMED.iter().zip(timed(plan, cores)?) {
+            self.law(operation.name, operation.shared_writes, Some(transfer), measured, &mut all);
+        }
+        self.case("operations", "Operations in memory by cores, at least", "cores", "/s", all);
+        Ok(())
     }
 
     /// Draws the law with the costs of a source's first two points, beside its other points.
@@ -275,6 +351,33 @@ mod tests {
         let worse = SharedLine::through(5_239_442.0, 1_014_466.0);
         assert!((worse.at(1) - 5_239_442.0).abs() < 1.0 && (worse.at(2) - 1_014_466.0).abs() < 1.0);
         assert!(worse.at(16) < worse.at(2), "it gets no better with more");
+    }
+
+    #[test]
+    fn shared_writes_bound_what_cores_do() {
+        // 100 ns for each hand-over.
+        let predicted = |alone: f64, moves: f64| {
+            let (mut found, mut all) = (Prediction::default(), Vec::new());
+            let measured = vec![Point::new(1, vec![1.0 / alone]), Point::new(2, vec![1.9 / alone])];
+            found.law("create", moves, Some(1e-7), measured, &mut all);
+            assert!(found.sentences[0].contains(&format!("at most {moves} hand-overs: off by")));
+            let of = |origin| all.iter().find(|s| s.origin == origin).unwrap().clone();
+            assert_eq!(of(Origin::Measured).points.len(), 2);
+            of(Origin::Predicted).at(256).unwrap().median
+        };
+        for (operation, _) in TIMED {
+            // However little an operation costs alone: the hand-overs come one after the other.
+            let most = 1e7 / operation.shared_writes;
+            let rate = predicted(1e-7 * operation.shared_writes, operation.shared_writes);
+            assert!((rate / most - 1.0).abs() < 1e-9, "{}: {rate} of {most}", operation.name);
+            assert!(predicted(1e-6, operation.shared_writes) < 256e6, "{}", operation.name);
+        }
+        assert!((predicted(1e-6, 0.0) - 256e6).abs() < 1.0);
+        // Without the time of a hand-over there is nothing to predict with.
+        let (mut found, mut all) = (Prediction::default(), Vec::new());
+        found.law("create", 30.0, None, vec![Point::new(1, vec![1e6])], &mut all);
+        found.law("create", 30.0, Some(1e-7), vec![Point::new(2, vec![1e6])], &mut all);
+        assert!(all.is_empty() && found.sentences.is_empty());
     }
 
     #[test]

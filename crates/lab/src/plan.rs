@@ -30,8 +30,10 @@ pub struct Plan {
     pub device: Option<PathBuf>,
     /// A folder in memory.
     pub memory: PathBuf,
-    /// Devices that are simulated.
+    /// Devices that are simulated: by the storm.
     pub simulated: Vec<Simulated>,
+    /// Whether every other experiment that has a device runs on those too.
+    pub simulate_each: bool,
     /// The peers that run beside lanefs.
     pub peers: Vec<Peer>,
     /// The peers that do not run, and why.
@@ -71,6 +73,7 @@ impl Plan {
             device: None,
             memory: memory(dir),
             simulated: vec![Simulated::CLOUD],
+            simulate_each: false,
             peers: Vec::new(),
             left_out: Vec::new(),
         }

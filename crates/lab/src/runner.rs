@@ -191,5 +191,5 @@ fn result(experiment: &str, case: &Case, tallies: Vec<Tally>) -> CaseResult {
             chart.series.push(series.clone());
         }
     }
-    CaseResult { name: case.name.to_owned(), title: case.title.clone(), charts, details, verdicts }
+    CaseResult { name: case.name.clone(), title: case.title.clone(), charts, details, verdicts }
 }

@@ -6,6 +6,7 @@ use lanefs_lab::load::observed;
 use lanefs_lab::plan::Plan;
 use lanefs_lab::results::{CaseResult, Chart, Detail, ExperimentResult, FORMAT, Origin, Results};
 use lanefs_lab::runner::{Unwatched, run};
+use lanefs_lab::shared_writes::{DIRECT_OVERWRITE, OPERATIONS};
 use lanefs_lab::store::{Handle, filled, mapped};
 use lanefs_lab::{Machine, Simulated, experiments, model, report};
 use std::collections::BTreeSet;
@@ -143,6 +144,28 @@ fn all_locks_were_run() {
     assert_eq!(["best", "worst", "buffered", "direct"].map(own), [3; 4]);
 }
 
+/// Each experiment that has a device runs its modes on a simulated one too, if that is asked for.
+#[test]
+fn every_experiment_runs_on_a_simulated_device() {
+    let dir = tempfile::tempdir().unwrap();
+    let simulated = vec![Simulated::RBD];
+    let plan = Plan { rounds: 1, simulated, simulate_each: true, ..tiny(dir.path()) };
+    for experiment in experiments::all() {
+        let wanted: &[&str] = match experiment.name() {
+            "overwrite" => &["direct-rbd"],
+            "iversion" => &["none-rbd", "one-rbd", "many-rbd"],
+            "rangelock" => &["buffered-rbd", "direct-rbd"],
+            "fsync-storm" => &["rbd"],
+            _ => &["beside-rbd"],
+        };
+        let result = run(&*experiment, &plan, &mut Unwatched).unwrap();
+        let is_simulated = |chart: &Chart| chart.series.iter().any(|s| s.origin == Origin::Simulated);
+        let cases: Vec<_> = result.cases.iter().filter(|case| is_simulated(&case.charts[0])).collect();
+        assert_eq!(cases.iter().map(|case| &*case.name).collect::<Vec<_>>(), wanted);
+        cases.iter().flat_map(|case| &case.charts).for_each(|chart| complete(&plan, chart));
+    }
+}
+
 #[test]
 fn the_storm_counts_what_it_did() {
     let (plan, result) = result_of("fsync-storm");
@@ -202,7 +225,38 @@ fn the_model_tells_its_error() {
     );
     for case in &result.cases {
         let of = |origin| case.charts[0].series.iter().filter(|s| s.origin == origin).count();
-        assert!(of(Origin::Predicted) > 0 && of(Origin::Published) > 0, "{}", case.name);
+        // No source measured the operations in memory.
+        let published = case.name == "operations" || of(Origin::Published) > 0;
+        assert!(of(Origin::Predicted) > 0 && published, "{}", case.name);
+    }
+}
+
+#[test]
+fn every_operation_is_predicted_from_the_bound_of_its_shared_writes() {
+    let (plan, result) = result_of("model");
+    assert_eq!(result.left_out, [""; 0]);
+    // One core hands no line over.
+    let cores = RUN.1.machine.cores;
+    assert_eq!(result.cases.iter().any(|case| case.name == "operations"), cores >= 2);
+    for operation in OPERATIONS.iter().filter(|_| cores >= 2) {
+        let is_direct = operation.name == DIRECT_OVERWRITE.name;
+        let (case_name, name) = match is_direct {
+            true => ("overwrite", "overwrite=nojournal, dax"),
+            false => ("operations", operation.name),
+        };
+        let chart = &case(result, case_name).charts[0];
+        let of = |origin| chart.series.iter().find(|s| s.name == name && s.origin == origin).unwrap();
+        let (measured, predicted) = (of(Origin::Measured), of(Origin::Predicted));
+        let rate = |cores| predicted.at(cores).unwrap().median;
+        let alone = measured.at(1).unwrap().median;
+        assert!((rate(1) / alone - 1.0).abs() < 1e-9, "{name}: {} of {alone}", rate(1));
+        assert!(rate(256) < 256.0 * alone, "{name}: {} of {alone}", rate(256));
+        assert!(measured.at(2).is_some(), "{name}");
+        let bound = format!(", at most {} hand-overs: off by ", operation.shared_writes);
+        let said = |finding: &String| finding.starts_with(&format!("{name}: ")) && finding.contains(&bound);
+        assert!(result.findings.iter().any(said), "{name}{bound}: {:?}", result.findings);
+        let whole = measured.points.iter().all(|point| point.samples.len() == plan.rounds);
+        assert!(is_direct || whole, "{name}");
     }
 }
 

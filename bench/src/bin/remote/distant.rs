@@ -3,6 +3,7 @@
 
 use crate::Bench;
 use lanefs_bench::report::Goal;
+use lanefs_bench::turns::rotated;
 use lanefs_lab::Outcome;
 use lanefs_tests::Served;
 use std::fs::{self, File};
@@ -144,17 +145,15 @@ impl Bench {
         work: impl Fn(&Path) -> Outcome<()>,
     ) -> Outcome<Vec<f64>> {
         let mut samples = vec![Vec::new(); servers.len()];
-        for _ in 0..self.runs {
-            for (samples, &server) in samples.iter_mut().zip(servers) {
-                let image = self.new_volume(tree)?;
-                let served = self.serve_distant(&image)?;
-                let mount = Mount::new(self, server, &served.url("", ""))?;
-                let began = Instant::now();
-                let done = work(&mount.dir);
-                samples.push(began.elapsed().as_secs_f64());
-                mount.end()?;
-                done?;
-            }
+        for number in rotated(self.runs, servers.len()) {
+            let image = self.new_volume(tree)?;
+            let served = self.serve_distant(&image)?;
+            let mount = Mount::new(self, servers[number], &served.url("", ""))?;
+            let began = Instant::now();
+            let done = work(&mount.dir);
+            samples[number].push(began.elapsed().as_secs_f64());
+            mount.end()?;
+            done?;
         }
         let row = |(server, samples): (&Server, &Vec<f64>)| {
             self.report.row(case, &server.name(), threads, samples, "s")

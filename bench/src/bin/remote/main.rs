@@ -5,7 +5,8 @@
 //! `make bench-remote [ARGS='--quick --runs N reads-16 ...']`. The server is nbdkit's memory at a
 //! unix socket, a new one for each measurement. fio is measured in its two forms: N requests deep
 //! on one connection, and N jobs with a connection each. `device` is the client alone, without a
-//! volume. The targets are those of the better of one connection and four, as nbdcopy has.
+//! volume. The targets are of lanefs by default, on one connection. A row has it on four, which
+//! nbdcopy has.
 
 mod distant;
 
@@ -130,10 +131,9 @@ impl Bench {
         let medians: Vec<f64> = (names.iter().zip(&samples))
             .map(|(name, samples)| self.report.row(case, name, threads, samples, "IOPS"))
             .collect();
-        let best = medians[0].max(medians[1]);
         for (peer, median) in names.iter().zip(&medians).skip(3) {
             let what = format!("{case}, {threads} threads, against {peer}");
-            self.report.target(&what, Goal::AtLeast(0.9), best / median);
+            self.report.target(&what, Goal::AtLeast(0.9), medians[0] / median);
         }
         Ok(())
     }
@@ -235,7 +235,7 @@ impl Bench {
             .map(|(name, samples)| self.report.row(case, name, 1, samples, "MiB/s"))
             .collect();
         let what = format!("{case}, against nbdcopy");
-        self.report.target(&what, Goal::AtLeast(0.9), medians[0].max(medians[1]) / medians[3]);
+        self.report.target(&what, Goal::AtLeast(0.9), medians[0] / medians[3]);
         Ok(())
     }
 

@@ -1,14 +1,20 @@
 //! The good side of dioread_nolock: direct readers that do not wait for buffered writers of the
 //! same file.
 
-use super::rig::{Ran, Work};
+use super::rig::{LanefsMode, Ran, Work};
 use crate::experiment::{Case, Experiment, Metric};
 use crate::load::beside;
 use crate::peer::Peer;
 use crate::plan::Plan;
 use crate::results::{Better, CaseResult};
-use crate::store::{ext4, filled, lanefs, xfs};
+use crate::store::{ext4, filled, xfs};
 use ::lanefs::WritebackMode;
+
+const MODES: [LanefsMode; 3] = [
+    ("mapafter", |o| o),
+    ("dioread_nolock", |o| o.writeback(WritebackMode::DioreadNolock)),
+    ("dioread_lock", |o| o.writeback(WritebackMode::DioreadLock)),
+];
 
 /// Readers and writers of one file.
 #[derive(Debug)]
@@ -47,8 +53,14 @@ impl Experiment for DioRead {
                 })
             },
         );
-        vec![Case {
-            name: "beside",
+        let mut contenders = work.modes(&MODES, log);
+        contenders.extend([
+            work.peer(Peer::KernelExt4, ext4("ext4 dioread_nolock", log, "dioread_nolock")),
+            work.peer(Peer::KernelExt4, ext4("ext4 dioread_lock", log, "dioread_lock")),
+            work.peer(Peer::KernelXfs, xfs()),
+        ]);
+        let case = Case {
+            name: "beside".to_owned(),
             title: "Direct readers beside as many buffered writers of holes".to_owned(),
             axis: "readers",
             points: plan.threads.iter().copied().filter(|n| *n <= 8).collect(),
@@ -61,18 +73,12 @@ impl Experiment for DioRead {
             // Holes are filled once.
             fresh: true,
             patience: 1,
-            contenders: vec![
-                work.own(lanefs("mapafter", log, |o| o)),
-                work.own(lanefs("dioread_nolock", log, |o| o.writeback(WritebackMode::DioreadNolock))),
-                work.own(lanefs("dioread_lock", log, |o| o.writeback(WritebackMode::DioreadLock))),
-                work.peer(Peer::KernelExt4, ext4("ext4 dioread_nolock", log, "dioread_nolock")),
-                work.peer(Peer::KernelExt4, ext4("ext4 dioread_lock", log, "dioread_lock")),
-                work.peer(Peer::KernelXfs, xfs()),
-            ],
+            contenders,
             gain: "with mapafter than with dioread_lock",
             versus: vec![("mapafter", "dioread_lock"), ("dioread_nolock", "dioread_lock")],
             published: Vec::new(),
-        }]
+        };
+        work.and_simulated(plan, case, &MODES, log)
     }
 
     fn findings(&self, _: &[CaseResult]) -> Vec<String> {

@@ -104,7 +104,7 @@ fn modes(plan: &Plan) -> Case {
     let (log, large, small) = (plan.log(128), plan.log(1024), plan.log(16));
     let versus = [(NEW, NOLOCK), (NEW, LOCK), (LOCK, NOLOCK), ("mapafter, log 16M", NEW)];
     Case {
-        name: "modes",
+        name: "modes".to_owned(),
         title: "A storm of fsyncs".to_owned(),
         axis: "threads",
         points: plan.storm.clone(),
@@ -159,7 +159,7 @@ fn on_simulated(plan: &Plan, device: Simulated) -> Case {
         work.elsewhere(name, open).simulated(device.title)
     };
     Case {
-        name: device.name,
+        name: device.name.to_owned(),
         title: format!("A storm of fsyncs on a simulated {}", device.title),
         axis: "threads",
         points: plan.storm.clone(),

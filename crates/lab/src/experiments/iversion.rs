@@ -1,18 +1,20 @@
 //! Source 001: a change counter that moves only if it was read since its last change.
 
-use super::rig::{Ran, Work};
+use super::rig::{LanefsMode, Ran, Work};
 use crate::experiment::{Case, Experiment, Metric};
 use crate::load::{observed, small_writes};
 use crate::peer::Peer;
 use crate::plan::Plan;
 use crate::published;
 use crate::results::{Better, CaseResult};
-use crate::store::{ext4, filled, lanefs, xfs};
+use crate::store::{ext4, filled, xfs};
 use ::lanefs::IVersion;
 
 const NEW: &str = "i_version=queried";
 const OLD: &str = "i_version=always";
+const MODES: [LanefsMode; 2] = [(NEW, |o| o), (OLD, |o| o.i_version(IVersion::Always))];
 const MANY: usize = 8;
+const UNOBSERVED: &str = "none";
 
 /// Small writes, and observers that look at i_version meanwhile.
 #[derive(Debug)]
@@ -28,15 +30,15 @@ impl Experiment for IVersions {
     }
 
     fn cases(&self, plan: &Plan) -> Vec<Case> {
-        [("none", "no observer", 0), ("one", "one observer", 1), ("many", "eight observers", MANY)]
+        [(UNOBSERVED, "no observer", 0), ("one", "one observer", 1), ("many", "eight observers", MANY)]
             .into_iter()
-            .map(|(name, who, observers)| case(plan, name, who, observers))
+            .flat_map(|(name, who, observers)| cases(plan, name, who, observers))
             .collect()
     }
 
     fn findings(&self, cases: &[CaseResult]) -> Vec<String> {
         let mut said = Vec::new();
-        for case in cases.iter().filter(|c| c.name != "none") {
+        for case in cases.iter().filter(|c| !c.name.starts_with(UNOBSERVED)) {
             for name in [NEW, OLD] {
                 let sum =
                     |what| case.details.iter().filter(|d| d.series == name).map(|d| d.counter(what)).sum();
@@ -52,7 +54,7 @@ impl Experiment for IVersions {
     }
 }
 
-fn case(plan: &Plan, name: &'static str, who: &str, observers: usize) -> Case {
+fn cases(plan: &Plan, name: &str, who: &str, observers: usize) -> Vec<Case> {
     let (size, log) = (plan.content, plan.log(128));
     let work = Work::new(
         move |store, _| filled(store, 1, size, false),
@@ -67,18 +69,15 @@ fn case(plan: &Plan, name: &'static str, who: &str, observers: usize) -> Case {
             Ok(Ran { values: vec![Some(kb(seen.rate))], counted, ..Ran::default() })
         },
     );
-    let mut contenders = vec![
-        work.own(lanefs(NEW, log, |o| o)),
-        work.own(lanefs(OLD, log, |o| o.i_version(IVersion::Always))),
-    ];
+    let mut contenders = work.modes(&MODES, log);
     let mut published = Vec::new();
     if observers == 0 {
         contenders.push(work.peer(Peer::KernelExt4, ext4("kernel ext4", log, "")));
         contenders.push(work.peer(Peer::KernelXfs, xfs()));
         published = published::i_version().into_iter().map(|series| (0, series)).collect();
     }
-    Case {
-        name,
+    let case = Case {
+        name: name.to_owned(),
         title: format!("Buffered random writes by one thread, {who}"),
         axis: "bytes a write",
         points: vec![1, 16, 128, 1024, 4096],
@@ -90,5 +89,6 @@ fn case(plan: &Plan, name: &'static str, who: &str, observers: usize) -> Case {
         gain: "where i_version changes only after a read",
         versus: vec![(NEW, OLD)],
         published,
-    }
+    };
+    work.and_simulated(plan, case, &MODES, log)
 }

@@ -1,18 +1,19 @@
 //! Sources 000 and 003: what a journal handle for each overwrite costs.
 
-use super::rig::{Ran, Work};
+use super::rig::{LanefsMode, Ran, Work};
 use crate::experiment::{Case, Experiment, Metric, Setup};
 use crate::load::random_overwrites;
 use crate::peer::Peer;
 use crate::plan::Plan;
 use crate::published;
 use crate::results::{Better, CaseResult, Detail};
-use crate::store::{ext4, filled, lanefs, mapped, raw, xfs};
+use crate::store::{ext4, filled, mapped, raw, xfs};
 use ::lanefs::{OpenOptions, Overwrite};
 
 const FILES: u64 = 32;
 const NEW: &str = "overwrite=nojournal";
 const OLD: &str = "overwrite=journal";
+const MODES: [LanefsMode; 2] = [(NEW, |o| o), (OLD, |o| o.overwrite(Overwrite::Journal))];
 
 /// Overwrites of mapped, written blocks inside of i_size.
 #[derive(Debug)]
@@ -37,8 +38,8 @@ impl Experiment for Overwrites {
             },
         )
         .derive(handles);
-        let case = |name, title: &str, backing, contenders| Case {
-            name,
+        let case = |name: &str, title: &str, backing, contenders| Case {
+            name: name.to_owned(),
             title: title.to_owned(),
             axis: "threads",
             points: plan.threads.clone(),
@@ -51,35 +52,23 @@ impl Experiment for Overwrites {
             versus: vec![(NEW, OLD)],
             published: published::overwrite().into_iter().map(|series| (0, series)).collect(),
         };
-        let dax = |overwrite| {
-            move |setup: &Setup| {
+        let dax = MODES.map(|(name, change)| {
+            work.elsewhere(name, move |setup: &Setup| {
                 let whole = FILES * size + (256 << 20);
-                mapped(&setup.memory.join("volume"), whole, OpenOptions::new().overwrite(overwrite))
-            }
-        };
-        vec![
-            case(
-                "direct",
-                "Direct overwrites of 4 KiB",
-                plan.content + plan.room(),
-                vec![
-                    work.own(lanefs(NEW, log, |o| o)),
-                    work.own(lanefs(OLD, log, |o| o.overwrite(Overwrite::Journal))),
-                    work.peer(Peer::KernelExt4, ext4("kernel ext4", log, "")),
-                    work.peer(Peer::KernelXfs, xfs()),
-                    work.peer(Peer::Raw, raw()),
-                ],
-            ),
-            case(
-                "dax",
-                "Overwrites of 4 KiB in mapped memory (DAX)",
-                0,
-                vec![
-                    work.elsewhere(NEW, dax(Overwrite::NoJournal)),
-                    work.elsewhere(OLD, dax(Overwrite::Journal)),
-                ],
-            ),
-        ]
+                mapped(&setup.memory.join("volume"), whole, change(OpenOptions::new()))
+            })
+        });
+        let mut direct = work.modes(&MODES, log);
+        direct.extend([
+            work.peer(Peer::KernelExt4, ext4("kernel ext4", log, "")),
+            work.peer(Peer::KernelXfs, xfs()),
+            work.peer(Peer::Raw, raw()),
+        ]);
+        let direct = case("direct", "Direct overwrites of 4 KiB", plan.content + plan.room(), direct);
+        let dax = case("dax", "Overwrites of 4 KiB in mapped memory (DAX)", 0, dax.into());
+        let mut cases = work.and_simulated(plan, direct, &MODES, log);
+        cases.push(dax);
+        cases
     }
 
     fn findings(&self, cases: &[CaseResult]) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! Source 002: bytes are locked, not the inode, and by what kind of tree.
 
-use super::rig::{Ran, Work};
+use super::rig::{LanefsMode, Ran, Work};
 use crate::Outcome;
 use crate::experiment::{Case, Entry, Experiment, Measurement, Metric, Rig};
 use crate::load::mixed;
@@ -10,7 +10,7 @@ use crate::published;
 use crate::rangelock::work::{Regions, hundred};
 use crate::rangelock::{IntervalTree, LanefsLock, MutexBTree, Variant};
 use crate::results::{Better, CaseResult, Detail, Series};
-use crate::store::{ext4, filled, lanefs, xfs};
+use crate::store::{ext4, filled, xfs};
 use ::lanefs::Locking;
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,11 @@ const MUTEX: &str = "mutexed B-tree";
 const TREE: &str = "interval tree";
 const RANGE: &str = "locking=range";
 const INODE: &str = "locking=inode";
+const MODES: [LanefsMode; 3] = [
+    (RANGE, |o| o),
+    ("locking=range-mutex", |o| o.locking(Locking::RangeMutex)),
+    (INODE, |o| o.locking(Locking::Inode)),
+];
 
 /// The lock alone, and one file under it.
 #[derive(Debug)]
@@ -34,7 +39,7 @@ impl Experiment for RangeLocks {
     }
 
     fn cases(&self, plan: &Plan) -> Vec<Case> {
-        vec![
+        let mut cases = vec![
             lock(
                 plan,
                 "best",
@@ -49,9 +54,10 @@ impl Experiment for RangeLocks {
                 Regions::Interleaved,
                 published::range_lock_worst(),
             ),
-            file(plan, "buffered", "Reads and writes of one file through the page cache", false),
-            file(plan, "direct", "Direct reads and writes of one file", true),
-        ]
+        ];
+        cases.extend(file(plan, "buffered", "Reads and writes of one file through the page cache", false));
+        cases.extend(file(plan, "direct", "Direct reads and writes of one file", true));
+        cases
     }
 
     fn findings(&self, _: &[CaseResult]) -> Vec<String> {
@@ -59,9 +65,9 @@ impl Experiment for RangeLocks {
     }
 }
 
-fn lock(plan: &Plan, name: &'static str, title: &str, regions: Regions, published: Vec<Series>) -> Case {
+fn lock(plan: &Plan, name: &str, title: &str, regions: Regions, published: Vec<Series>) -> Case {
     Case {
-        name,
+        name: name.to_owned(),
         title: title.to_owned(),
         axis: "threads",
         points: plan.threads.clone(),
@@ -99,14 +105,19 @@ impl Rig for Lock {
     }
 }
 
-fn file(plan: &Plan, name: &'static str, title: &str, direct: bool) -> Case {
+fn file(plan: &Plan, name: &str, title: &str, direct: bool) -> Vec<Case> {
     let (size, log) = (plan.content, plan.log(128));
     let work = Work::new(
         move |store, _| filled(store, 1, size, direct),
         move |_, files, threads, time| Ok(Ran::rate(mixed(&*files[0], size, threads as usize, time)?)),
     );
-    Case {
-        name,
+    let mut contenders = work.modes(&MODES, log);
+    contenders.extend([
+        work.peer(Peer::KernelExt4, ext4("kernel ext4", log, "")),
+        work.peer(Peer::KernelXfs, xfs()),
+    ]);
+    let case = Case {
+        name: name.to_owned(),
         title: title.to_owned(),
         axis: "threads",
         points: plan.threads.clone(),
@@ -114,13 +125,7 @@ fn file(plan: &Plan, name: &'static str, title: &str, direct: bool) -> Case {
         backing: size + plan.room(),
         fresh: false,
         patience: 1,
-        contenders: vec![
-            work.own(lanefs(RANGE, log, |o| o)),
-            work.own(lanefs("locking=range-mutex", log, |o| o.locking(Locking::RangeMutex))),
-            work.own(lanefs(INODE, log, |o| o.locking(Locking::Inode))),
-            work.peer(Peer::KernelExt4, ext4("kernel ext4", log, "")),
-            work.peer(Peer::KernelXfs, xfs()),
-        ],
+        contenders,
         gain: "with the range lock than with the lock of the inode",
         versus: vec![(RANGE, INODE)],
         // The source's were direct.
@@ -128,5 +133,6 @@ fn file(plan: &Plan, name: &'static str, title: &str, direct: bool) -> Case {
             true => published::range_lock_io().into_iter().map(|series| (0, series)).collect(),
             false => Vec::new(),
         },
-    }
+    };
+    work.and_simulated(plan, case, &MODES, log)
 }

@@ -1,14 +1,19 @@
 //! Contenders that are files of a [`Store`], and something that runs on them.
 
-use crate::Outcome;
 use crate::counted::counted;
-use crate::experiment::{Entry, Measurement, Rig, Setup};
+use crate::experiment::{Case, Entry, Measurement, Rig, Setup};
 use crate::hist::Hist;
 use crate::peer::Peer;
+use crate::plan::Plan;
 use crate::results::Detail;
-use crate::store::{Contender, Handle, Store};
+use crate::store::{Contender, Handle, Store, lanefs, simulated};
+use crate::{Outcome, Simulated};
+use ::lanefs::OpenOptions;
 use std::rc::Rc;
 use std::time::Duration;
+
+/// A mode of lanefs: its name in tables, and the options that it changes.
+pub(super) type LanefsMode = (&'static str, fn(OpenOptions) -> OpenOptions);
 
 /// Open files of a store, by number.
 pub(super) type Files = Vec<Box<dyn Handle>>;
@@ -58,6 +63,39 @@ impl Work {
     pub(super) fn own(&self, contender: Contender) -> Entry {
         let work = self.clone();
         Entry::own(contender.name, move |setup| work.rig(contender.set_up(setup.backing()?)?, setup))
+    }
+
+    /// Returns modes of lanefs on the backing file, with a journal of `log` MiB.
+    pub(super) fn modes(&self, modes: &[LanefsMode], log: u32) -> Vec<Entry> {
+        modes.iter().map(|&(name, change)| self.own(lanefs(name, log, change))).collect()
+    }
+
+    /// Returns a case of modes on the backing file, and the same modes on each simulated device
+    /// that is asked for.
+    pub(super) fn and_simulated(&self, plan: &Plan, case: Case, modes: &[LanefsMode], log: u32) -> Vec<Case> {
+        let devices = if plan.simulate_each { &plan.simulated[..] } else { &[] };
+        let size = case.backing;
+        let entry = |device: Simulated, (name, change): LanefsMode| {
+            let open = move |_: &Setup| simulated(device.pace, size, log, change(OpenOptions::new()));
+            self.elsewhere(name, open).simulated(device.title)
+        };
+        let on = |device: &Simulated| Case {
+            name: format!("{}-{}", case.name, device.name),
+            title: format!("{}, on a simulated {}", case.title, device.title),
+            axis: case.axis,
+            points: case.points.clone(),
+            metrics: case.metrics.clone(),
+            backing: 0,
+            fresh: case.fresh,
+            patience: case.patience * device.patience,
+            contenders: modes.iter().map(|mode| entry(*device, *mode)).collect(),
+            gain: case.gain,
+            versus: case.versus.clone(),
+            // Those of the case are of other devices.
+            published: Vec::new(),
+        };
+        let on_each: Vec<Case> = devices.iter().map(on).collect();
+        std::iter::once(case).chain(on_each).collect()
     }
 
     /// Returns an entry of another program, on the backing file.

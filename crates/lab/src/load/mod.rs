@@ -1,6 +1,7 @@
 //! The loads: the operations of threads on the files of a [`Store`](crate::store::Store).
 
 mod beside;
+mod latencies;
 mod mixed;
 mod observed;
 mod overwrite;
@@ -9,6 +10,7 @@ mod storm;
 mod work;
 
 pub use beside::{Beside, beside};
+pub use latencies::Latencies;
 pub use mixed::mixed;
 pub use observed::{Observed, observed};
 pub use overwrite::random_overwrites;

@@ -4,7 +4,7 @@
 //! The limit is a bare loop of the same writes by direct I/O, with group commit: one leader writes
 //! 256 KiB of a log and flushes for all waiting threads.
 
-use super::run;
+use super::{Latencies, run};
 use crate::store::{Handle, Store};
 use crate::{Outcome, Random};
 use lanefs_device::AlignedBuf;
@@ -28,6 +28,8 @@ pub struct Storm {
     pub write: Snapshot,
     /// Nanoseconds of each fsync.
     pub fsync: Snapshot,
+    /// The same, exact.
+    pub fsyncs: Latencies,
 }
 
 /// Opens files that are all hole, `size` bytes each, and makes them durable. `open` records how
@@ -58,20 +60,23 @@ pub fn sparse_files(
 /// # Errors
 /// The errors of writing and syncing.
 pub fn storm(files: &[Box<dyn Handle>], size: u64, time: Duration) -> Outcome<Storm> {
-    let (write, fsync) = (Histogram::new(), Histogram::new());
+    let (write, fsync, fsyncs) = (Histogram::new(), Histogram::new(), Mutex::default());
     let rate = run(files.len(), time, |worker| {
         let data = vec![1; PIECE as usize];
         let mut random = Random::new(worker.thread as u64);
+        let mut mine = Latencies::new();
         let file = &files[worker.thread];
         while worker.go_on() {
             write.time(|| file.write(random.draw() % (size / PIECE) * PIECE, &data))?;
-            fsync.time(|| file.sync())?;
+            mine.time(|| fsync.time(|| file.sync()))?;
             file.sync_data()?;
             worker.did(1);
         }
+        mine.add_to(&fsyncs);
         Ok(())
     })?;
-    Ok(Storm { rate, write: write.snapshot(), fsync: fsync.snapshot() })
+    let fsyncs = Latencies::of_all(fsyncs);
+    Ok(Storm { rate, write: write.snapshot(), fsync: fsync.snapshot(), fsyncs })
 }
 
 /// Runs the limit, on a file of `whole` bytes that takes direct I/O.
@@ -80,19 +85,22 @@ pub fn storm(files: &[Box<dyn Handle>], size: u64, time: Duration) -> Outcome<St
 /// The errors of writing and flushing.
 pub fn bare_storm(file: &File, whole: u64, threads: usize, size: u64, time: Duration) -> Outcome<Storm> {
     let shared = SharedFlush { file, log: whole - LOG, state: Mutex::default(), ended: Condvar::new() };
-    let (write, fsync) = (Histogram::new(), Histogram::new());
+    let (write, fsync, fsyncs) = (Histogram::new(), Histogram::new(), Mutex::default());
     let rate = run(threads, time, |worker| {
         let data = AlignedBuf::zeroed(PIECE as usize);
         let mut random = Random::new(worker.thread as u64);
+        let mut mine = Latencies::new();
         let base = worker.thread as u64 * size;
         while worker.go_on() {
             write.time(|| file.write_all_at(&data, base + random.draw() % (size / PIECE) * PIECE))?;
-            fsync.time(|| shared.flush())?;
+            mine.time(|| fsync.time(|| shared.flush()))?;
             worker.did(1);
         }
+        mine.add_to(&fsyncs);
         Ok(())
     })?;
-    Ok(Storm { rate, write: write.snapshot(), fsync: fsync.snapshot() })
+    let fsyncs = Latencies::of_all(fsyncs);
+    Ok(Storm { rate, write: write.snapshot(), fsync: fsync.snapshot(), fsyncs })
 }
 
 /// One flush for all waiting threads.

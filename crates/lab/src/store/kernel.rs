@@ -7,9 +7,6 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-/// Content is not cached twice.
-const DIRECT: LoopOptions = LoopOptions { direct: true, ..LoopOptions::DEFAULT };
-
 struct Kernel(LoopMount);
 
 impl Store for Kernel {
@@ -53,7 +50,8 @@ impl Handle for File {
 pub fn ext4(name: &'static str, journal: u32, options: &'static str) -> Contender {
     Contender::new(name, move |backing| {
         backing.make_ext4(journal)?;
-        Ok(Box::new(Kernel(LoopMount::new(backing.path(), "ext4", &format!("noatime,{options}"), DIRECT)?)))
+        let words = format!("noatime,{options}");
+        Ok(Box::new(Kernel(LoopMount::new(backing.path(), "ext4", &words, LoopOptions::DIRECT)?)))
     })
 }
 
@@ -61,6 +59,6 @@ pub fn ext4(name: &'static str, journal: u32, options: &'static str) -> Contende
 pub fn xfs() -> Contender {
     Contender::new("XFS", |backing| {
         backing.make_xfs()?;
-        Ok(Box::new(Kernel(LoopMount::new(backing.path(), "xfs", "noatime", DIRECT)?)))
+        Ok(Box::new(Kernel(LoopMount::new(backing.path(), "xfs", "noatime", LoopOptions::DIRECT)?)))
     })
 }

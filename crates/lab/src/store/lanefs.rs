@@ -1,6 +1,6 @@
 //! lanefs in any of its modes.
 
-use super::{Contender, Handle, Store, format, name};
+use super::{Contender, Handle, LoopDevice, LoopOptions, Store, format, name};
 use crate::Outcome;
 use ::lanefs::{OpenOptions, Volume};
 use lanefs_device::{FileOptions, Pace, PacedDevice, PmemDevice, open_url};
@@ -8,21 +8,34 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-struct Lanefs(Volume);
+struct Lanefs {
+    volume: Volume,
+    /// The loop device that the volume is on, if it is on one. It is detached after the close.
+    below: Option<LoopDevice>,
+}
+
+impl Lanefs {
+    fn boxed(volume: Volume, below: Option<LoopDevice>) -> Box<dyn Store> {
+        Box::new(Self { volume, below })
+    }
+}
 
 impl Store for Lanefs {
     fn file(&self, number: usize, _: u64, direct: bool) -> Outcome<Box<dyn Handle>> {
         let path = format!("/{}", name(number));
-        let options = self.0.open_options().read(true).write(true).create(true).direct(direct);
+        let options = self.volume.open_options().read(true).write(true).create(true).direct(direct);
         Ok(Box::new(options.open(path)?))
     }
 
     fn volume(&self) -> Option<&Volume> {
-        Some(&self.0)
+        Some(&self.volume)
     }
 
     fn finish(self: Box<Self>) -> Outcome<()> {
-        Ok(self.0.close()?)
+        let Self { volume, below } = *self;
+        volume.close()?;
+        drop(below);
+        Ok(())
     }
 }
 
@@ -53,17 +66,40 @@ impl Handle for ::lanefs::File {
     }
 }
 
-/// Returns lanefs on the backing file by direct I/O, with a journal of `journal` MiB and the
-/// options that `change` makes.
+/// Returns lanefs on the backing file by direct I/O (`io=direct`), with a journal of `journal` MiB
+/// and the options that `change` makes.
 pub fn lanefs(
+    name: &'static str,
+    journal: u32,
+    change: impl Fn(OpenOptions) -> OpenOptions + 'static,
+) -> Contender {
+    lanefs_default(name, journal, move |options| change(options.direct(true)))
+}
+
+/// Returns lanefs on the backing file with the options of a caller that sets none, but for those
+/// that `change` makes, and with a journal of `journal` MiB. On a file of ext4 or XFS this is
+/// `io=mixed`: small reads use the system's page cache, and other I/O is direct.
+pub fn lanefs_default(
     name: &'static str,
     journal: u32,
     change: impl Fn(OpenOptions) -> OpenOptions + 'static,
 ) -> Contender {
     Contender::new(name, move |backing| {
         backing.make_volume(journal)?;
-        let options = change(OpenOptions::new().write(true).direct(true));
-        Ok(Box::new(Lanefs(options.open(backing.path())?)))
+        let options = change(OpenOptions::new().write(true));
+        Ok(Lanefs::boxed(options.open(backing.path())?, None))
+    })
+}
+
+/// Returns lanefs on a loop device over the backing file by direct I/O, with a journal of `journal`
+/// MiB: what the kernel's file systems have below them. By default, a volume on a block device uses
+/// the system's page cache for all I/O, which would measure that too.
+pub fn lanefs_over_loop(name: &'static str, journal: u32) -> Contender {
+    Contender::new(name, move |backing| {
+        backing.make_volume(journal)?;
+        let device = LoopDevice::new(backing.path(), LoopOptions::DIRECT)?;
+        let volume = OpenOptions::new().write(true).direct(true).open(device.path())?;
+        Ok(Lanefs::boxed(volume, Some(device)))
     })
 }
 
@@ -74,7 +110,7 @@ pub fn lanefs(
 pub fn mapped(path: &Path, size: u64, options: OpenOptions) -> Outcome<Box<dyn Store>> {
     let device = PmemDevice::create(path, size)?;
     format(&device, 64)?;
-    Ok(Box::new(Lanefs(options.write(true).open_device(Arc::new(device))?)))
+    Ok(Lanefs::boxed(options.write(true).open_device(Arc::new(device))?, None))
 }
 
 /// Returns lanefs on a simulated device of `size` bytes, in memory.
@@ -85,5 +121,5 @@ pub fn simulated(pace: Pace, size: u64, journal: u32, options: OpenOptions) -> O
     let memory = open_url(format!("mem:{size}"), &FileOptions::new())?;
     format(&memory, journal)?;
     let device = PacedDevice::new(memory, pace);
-    Ok(Box::new(Lanefs(options.write(true).open_device(Arc::new(device))?)))
+    Ok(Lanefs::boxed(options.write(true).open_device(Arc::new(device))?, None))
 }

@@ -28,6 +28,9 @@ pub struct LoopOptions {
 impl LoopOptions {
     /// A loop device for writing, through the page cache; two seconds of patience.
     pub const DEFAULT: Self = Self { read_only: false, direct: false, patience: PATIENCE };
+
+    /// The same past the page cache: content is not cached twice.
+    pub const DIRECT: Self = Self { direct: true, ..Self::DEFAULT };
 }
 
 /// Calls `f` until it succeeds, at most for `patience`.

@@ -10,9 +10,9 @@ mod tool;
 
 pub use backing::{Backing, format};
 pub use kernel::{ext4, xfs};
-pub use lanefs::{lanefs, mapped, simulated};
+pub use lanefs::{lanefs, lanefs_default, lanefs_over_loop, mapped, simulated};
 pub use loop_mount::{LoopDevice, LoopMount, LoopOptions};
-pub use raw::{open_raw, raw};
+pub use raw::{open_direct, open_raw, raw, raw_over_loop};
 pub use tool::{missing_tools, run_tool, tool_version};
 
 use crate::{Outcome, stop};
