@@ -140,6 +140,7 @@ impl Drop for NameClaim {
 mod of_host {
     use super::{Claimed, InUse, Place};
     use std::io::ErrorKind;
+    use std::os::fd::{AsRawFd, OwnedFd};
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixListener};
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -163,8 +164,8 @@ mod of_host {
             true => bind_reader(&prefix, &place),
             false => bind(&writer)?,
         };
-        // Behind the bind: of two openers that begin at the same time, at
-        // least one sees the other.
+        // Behind the bind: of two openers that begin at the same time, at least one sees the
+        // other.
         let exact = claimed.read_only.then(|| writer.clone());
         let own = place_of(&place);
         let is_refused = |other: &Seen| {
@@ -239,7 +240,7 @@ mod of_host {
     /// Returns the process that has bound a name, `None` if none has. Its number cannot be told
     /// where too many have asked.
     fn holder(name: &str) -> Option<Option<u32>> {
-        use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+        use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
         let name = SocketAddrUnix::new_abstract_name(name.as_bytes()).ok()?;
         // The connection is never accepted: a blocking one would wait for room in the queue.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -248,13 +249,25 @@ mod of_host {
             return Some(None);
         };
         match rustix::net::connect(&socket, &name) {
-            Ok(()) => {
-                Some(sockopt::socket_peercred(&socket).ok().map(|c| c.pid.as_raw_pid().cast_unsigned()))
-            }
+            Ok(()) => Some(peer(&socket)),
             Err(rustix::io::Errno::CONNREFUSED) => None,
             // Too many have asked, or this process may not.
             Err(_) => Some(None),
         }
+    }
+
+    /// Returns the number of the process that listens at the other end; `None` for one of another
+    /// PID namespace, whose number is 0, which `rustix` takes for impossible.
+    #[allow(unsafe_code)]
+    fn peer(socket: &OwnedFd) -> Option<u32> {
+        let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+        let mut len = size_of_val(&peer) as libc::socklen_t;
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+        // SAFETY: the call writes at most `len` bytes into `peer`, numbers of any value.
+        let told = unsafe {
+            libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut peer).cast(), &raw mut len)
+        };
+        u32::try_from(peer.pid).ok().filter(|pid| told == 0 && *pid > 0)
     }
 
     /// FNV-1a.

@@ -84,7 +84,7 @@ impl Fs {
         }
         let (claimed, claim) = Self::claim(&device, &sb, &options)?;
         let replayed = Replayed::read(&claimed, &options)?;
-        if claim.is_some() || !replayed.recovered.has_in(Incompat::MMP) {
+        if sb.has_in(Incompat::MMP) || !replayed.recovered.has_in(Incompat::MMP) {
             return Self::open_replayed(claimed, claim, replayed, options);
         }
         // The log switches multiple mount protection on.
@@ -114,7 +114,7 @@ impl Fs {
 
     fn open_replayed(
         device: Arc<dyn BlockDevice>,
-        mut claim: Option<HostClaim>,
+        claim: Option<HostClaim>,
         replayed: Replayed,
         options: OpenOptions,
     ) -> Result<Arc<Self>> {
@@ -135,9 +135,6 @@ impl Fs {
             recovery::check_log(&*scratch, sb.block_size(), log)?;
         }
         drop(trial);
-        if let Some(claim) = &mut claim {
-            claim.begin_changes();
-        }
         if dirty {
             resize::renew_copies(&device, &sb, &scratch, &recovered)?;
         }

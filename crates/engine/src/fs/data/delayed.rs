@@ -18,6 +18,8 @@
 //!   punch or a shift adds must fit into the spare part of a claim.
 //! - A claim counts blocks of the whole volume. The map of a file without extents reaches those
 //!   below 2^32: where none of them is free, writeback finds no space for its pages.
+//! - Where the map cannot be read when pages are dropped, and a block is written again before it
+//!   can, one claim is kept until the inode leaves memory.
 
 use super::content::Content;
 use crate::error::Result;
@@ -63,9 +65,8 @@ impl Content<'_> {
     }
 
     /// Claims what blocks that are dirty already will need in addition, because another change may
-    /// add
-    /// `nodes` to the map: each of these may be full when the dirty blocks are written out. `inode`
-    /// is the file's, before that change.
+    /// add `nodes` to the map: each of these may be full when the dirty blocks are written out.
+    /// `inode` is the file's, before that change.
     ///
     /// # Errors
     /// [`Error::NoSpace`](crate::Error::NoSpace): nothing is claimed.

@@ -10,14 +10,14 @@ use lanefs_format::{EXT4_MMP_SEQ_CLEAN, Mmp, Superblock};
 use std::sync::Arc;
 
 /// The right to write to a volume with multiple mount protection. It has to be given back by
-/// [`release`](Self::release); a claim that is dropped before the volume is changed leaves the
-/// block as it was.
+/// [`release`](Self::release). A claim that is dropped before anything was written leaves the block
+/// as it was; behind that the last holder, which may live, must not find its own sequence again,
+/// for it would repeat writes.
 #[derive(Debug)]
 pub(crate) struct HostClaim {
     holder: Arc<Holder>,
     updater: Updater,
     before: AlignedBuf,
-    is_changed: bool,
     /// A volume with a fixed clock keeps no name of this host.
     is_reproducible: bool,
 }
@@ -55,18 +55,12 @@ impl HostClaim {
         let times = (clock, Times::new(interval));
         let holder = Arc::new(Holder::new(block, times, (mmp, looked), !options.threads, fixed_time));
         let (updater, is_reproducible) = (Updater::default(), fixed_time.is_some());
-        let claim = Self { holder, updater, before, is_changed: false, is_reproducible };
+        let claim = Self { holder, updater, before, is_reproducible };
         if options.threads {
             claim.updater.start(&claim.holder)?;
         }
         let fenced = FencedDevice::new(Arc::clone(device), Arc::clone(&claim.holder));
         Ok(Some((Arc::new(fenced), claim)))
-    }
-
-    /// Notes that the volume is about to be changed: from now on its last holder, which may live,
-    /// must not find its own sequence again, for it would repeat writes.
-    pub(crate) fn begin_changes(&mut self) {
-        self.is_changed = true;
     }
 
     /// Returns why the volume is not this host's any more, if so.
@@ -108,12 +102,9 @@ impl HostClaim {
 impl Drop for HostClaim {
     fn drop(&mut self) {
         // Of a volume that was not opened after all.
-        if self.is_changed {
-            let _ = self.release();
-            return;
-        }
+        self.holder.refuse_writes();
         let before = std::mem::replace(&mut self.before, AlignedBuf::zeroed(0));
-        let _ = self.give_back(|_, _| before);
+        let _ = if self.holder.has_written() { self.release() } else { self.give_back(|_, _| before) };
     }
 }
 

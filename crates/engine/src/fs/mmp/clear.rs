@@ -20,7 +20,8 @@ pub(crate) fn clear(block: &MmpBlock, interval: u16, options: &OpenOptions, forc
     let before = block.read_bytes()?;
     let seen = block.parse(&before).ok();
     let is_clean = seen.as_ref().is_some_and(|mmp| mmp.state() == MmpState::Clean);
-    if !force && !is_clean {
+    // A lock keeps other hosts from a private device.
+    if !force && !is_clean && !block.device.is_private() {
         let wait = takeover_wait(interval, seen.as_ref().map_or(0, |mmp| mmp.check_interval));
         if let Some(told) = &options.mmp_waiting.0 {
             told(&MmpWait { holder: seen.as_ref().map(MmpHolder::new), longest: wait });

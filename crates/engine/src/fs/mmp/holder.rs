@@ -36,6 +36,8 @@ pub(crate) struct Holder {
     own: Arc<OwnSequences>,
     /// The writes that pass the fence.
     writes: Admission,
+    /// One has passed it.
+    has_written: AtomicBool,
     lost: OnceLock<MmpError>,
     state: Mutex<HolderState>,
 }
@@ -133,6 +135,7 @@ impl Holder {
             fresh_until: AtomicU64::new(0),
             own,
             writes: Admission::default(),
+            has_written: AtomicBool::new(false),
             lost: OnceLock::new(),
             state: Mutex::new(state),
         };
@@ -147,7 +150,18 @@ impl Holder {
     /// Those of [`check`](Self::check).
     pub(super) fn enter(&self) -> Result<Admitted<'_>> {
         let write = self.writes.enter().ok_or(Error::Closed)?;
-        self.check().map(|()| write)
+        self.check()?;
+        // Not written each time: all threads share the line.
+        if !self.has_written.load(Ordering::Relaxed) {
+            self.has_written.store(true, Ordering::Relaxed);
+        }
+        Ok(write)
+    }
+
+    /// Returns whether a write has passed the fence. Exact once writes are
+    /// [refused](Self::refuse_writes).
+    pub(super) fn has_written(&self) -> bool {
+        self.has_written.load(Ordering::Relaxed)
     }
 
     /// Refuses writes at the fence from now on, and waits for those that have passed it: a write

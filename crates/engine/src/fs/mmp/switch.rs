@@ -54,12 +54,14 @@ impl Fs {
             if self.layout().check_blocks(block, 1).is_ok() {
                 alloc::free_system_block(txn, block)?;
             }
-            txn.store().write_super(txn, |sb| sb.set_mmp(None))
+            txn.store().write_super(txn, |sb| sb.set_mmp(None))?;
+            // Last, since a switch that has failed gives the claim back when the volume is closed;
+            // and under the handle, since behind it a commit may free the block for another use.
+            if let Some(claim) = &self.claim {
+                claim.dissolve();
+            }
+            Ok(())
         })?;
-        // A switch that has failed gives the claim back when the volume is closed.
-        if let Some(claim) = &self.claim {
-            claim.dissolve();
-        }
         self.write_supers(&before, 1, |sb| sb.set_mmp(None))
     }
 

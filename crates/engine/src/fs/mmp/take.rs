@@ -56,6 +56,19 @@ pub(super) struct Took {
     pub(super) before: AlignedBuf,
 }
 
+/// Refuses a volume that e2fsck has, or of a sequence that means nothing.
+///
+/// # Errors
+/// [`MmpError::Fsck`], [`MmpError::UnknownSequence`].
+fn refuse_others(seen: &Mmp) -> Result<()> {
+    let holder = MmpHolder::new(seen);
+    match seen.state() {
+        MmpState::Fsck => Err(MmpError::Fsck(holder).into()),
+        MmpState::Unknown => Err(MmpError::UnknownSequence { seq: seen.seq, holder }.into()),
+        MmpState::Clean | MmpState::Held => Ok(()),
+    }
+}
+
 impl Taking<'_> {
     /// Takes the volume, or waits until it is known that another host has it.
     ///
@@ -75,8 +88,7 @@ impl Taking<'_> {
             };
             let holder = MmpHolder::new(&seen);
             match state {
-                MmpState::Fsck => return Err(MmpError::Fsck(holder).into()),
-                MmpState::Unknown => return Err(MmpError::UnknownSequence { seq: seen.seq, holder }.into()),
+                MmpState::Fsck | MmpState::Unknown => refuse_others(&seen)?,
                 // A host has closed the volume between the two reads.
                 MmpState::Clean if !self.is_unchanged(&superblock)? => {}
                 MmpState::Clean => return self.claim(began, &superblock, before),
@@ -97,15 +109,21 @@ impl Taking<'_> {
         Err(last)
     }
 
-    /// Takes a volume that a lock keeps from all other hosts, without a wait and whatever its block
-    /// says. A host that lost the volume without its knowledge finds this sequence on its next
-    /// connection, and repeats no write.
+    /// Takes a volume that a lock keeps from all other hosts, without a wait: one that is held too.
+    /// A block that is none is not written over. A host that lost the volume without its knowledge
+    /// finds this sequence on its next connection, and repeats no write.
     ///
     /// # Errors
-    /// The device's.
+    /// [`MmpError`] of a volume that e2fsck has, or of an unknown sequence; a damaged block; the
+    /// device's.
     pub(super) fn run_alone(&self) -> Result<Took> {
         let looked = self.clock.now();
-        let before = self.block.read_bytes()?;
+        let (before, content) = self.block.read_any(self.clock)?;
+        match content {
+            BlockContent::Damaged(why) => return Err(why.into()),
+            BlockContent::Whole(seen) => refuse_others(&seen)?,
+            BlockContent::Torn(..) => {}
+        }
         let (mmp, _) = self.write_own(&before)?;
         Ok(Took { mmp, looked, before })
     }

@@ -1,6 +1,7 @@
 //! Which opens claim a volume with multiple mount protection, and which are refused.
 
 use super::*;
+use crate::Resize;
 use lanefs_device::{DeviceError, forward_to};
 
 #[test]
@@ -57,8 +58,43 @@ impl BlockDevice for NoSuperblock {
     }
 }
 
-/// An open fails behind its recovery. The last holder may have lost its connection alone: it must
-/// not find its own sequence, and write what it has not flushed over what was recovered.
+/// A medium that a lock keeps from other hosts, reached by a server.
+#[derive(Debug)]
+struct Locked(Arc<MemDevice>);
+
+impl BlockDevice for Locked {
+    forward_to!(0: size read_only read_at write_at flush discard);
+
+    fn is_private(&self) -> bool {
+        true
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+}
+
+/// Behind a lock a volume is taken without a wait, but what is no block of a host is not written
+/// over.
+#[test]
+fn a_lock_takes_a_held_volume_and_no_other_block() {
+    let shared = Shared::new();
+    let open = |clock: &Arc<Clock>| shared.open_on(Arc::new(Locked(shared.device.clone())), clock);
+    shared.put(EXT4_MMP_SEQ_FSCK);
+    assert!(matches!(mmp_error(open(&Arc::new(Clock::default()))), MmpError::Fsck(_)));
+    shared.put(7);
+    let clock = Arc::new(Clock::default());
+    open(&clock).unwrap().close().unwrap();
+    assert_eq!((clock.seconds(), shared.mmp().state()), (0, MmpState::Clean));
+    shared.device.write_at(b"x", shared.block.offset()).unwrap();
+    let before = shared.device.to_bytes();
+    open(&Arc::new(Clock::default())).unwrap_err();
+    assert!(shared.device.to_bytes() == before, "another block was written over");
+}
+
+/// An open, or a resize, fails behind its recovery. The last holder may have lost its connection
+/// alone: it must not find its own sequence, and write what it has not flushed over what was
+/// recovered.
 #[test]
 fn a_volume_that_was_changed_is_not_given_back_to_its_last_holder() {
     let shared = Shared::new();
@@ -70,6 +106,11 @@ fn a_volume_that_was_changed_is_not_given_back_to_its_last_holder() {
     assert_eq!(held.state(), MmpState::Held);
     let before = shared.device.to_bytes();
     shared.open_on(Arc::new(NoSuperblock(shared.device.clone())), &Arc::new(Clock::default())).unwrap_err();
+    assert!(shared.device.to_bytes() != before, "nothing was recovered");
+    assert_ne!(shared.mmp().seq, held.seq);
+    shared.device.write_at(&before, 0).unwrap();
+    let options = OpenOptions::new().mmp_clock(Arc::new(Clock::default()));
+    Resize::open(Arc::new(NoSuperblock(shared.device.clone())), options).unwrap_err();
     assert!(shared.device.to_bytes() != before, "nothing was recovered");
     assert_ne!(shared.mmp().seq, held.seq);
     shared.open(&Arc::new(Clock::default())).unwrap().close().unwrap();
