@@ -30,6 +30,8 @@ pub(crate) enum Notice {
     /// The cached pages of a node from `offset` on, `len` bytes or, if 0, all. Dirty pages are
     /// written back first.
     Content { node: u64, offset: u64, len: u64 },
+    /// The cached listings of directories. They have no dirty pages.
+    Listings([Option<u64>; 2]),
 }
 
 /// A job of a notifying thread.
@@ -46,12 +48,14 @@ pub(crate) enum NoticeJob {
 }
 
 impl NoticeJob {
-    /// Returns the user whose program waits for it.
-    pub(crate) fn user(&self) -> User {
+    /// Returns the user whose share the job takes from. Returns `None` for a job that is never
+    /// parked: it waits for no page, and the program that waits for it may hold directories.
+    pub(crate) fn share(&self) -> Option<User> {
         match self {
-            Self::Notify(_) | Self::Name { .. } => None,
-            Self::Serve { received, .. } => Some(received.header.uid),
-            Self::Answer { user, .. } => Some(*user),
+            Self::Notify(Notice::Content { .. }) | Self::Name { .. } => Some(None),
+            Self::Serve { received, .. } => Some(Some(received.header.uid)),
+            Self::Answer { notice: Notice::Content { .. }, user, .. } => Some(Some(*user)),
+            Self::Notify(_) | Self::Answer { .. } => None,
         }
     }
 
@@ -76,7 +80,7 @@ impl NoticeJob {
 ///
 /// One user's notification may last, because much has to be written back. So a job of each user
 /// finds a thread: two threads wait, more are made as needed, and no user has more than
-/// [`THREADS_OF_ONE`].
+/// [`THREADS_OF_ONE`] that wait for pages.
 ///
 /// A notification of a name waits for the operation in its directory that is under way, which may
 /// be one that waits for the job of a user. No job waits for one of a name, and these have a share
@@ -105,7 +109,7 @@ struct Queue {
 impl Default for Notifier {
     /// Returns the queue of a mount. The first thread is counted already.
     fn default() -> Self {
-        let shares = Shares::new(THREADS_OF_ONE);
+        let shares = Shares::new(THREADS_OF_ONE, THREADS_OF_ONE);
         let queue = Queue { jobs: VecDeque::new(), shares, threads: 1, waiting: 0, ended: false };
         Self { queue: Mutex::new(queue), wanted: Condvar::new() }
     }
@@ -127,12 +131,12 @@ impl Notifier {
     }
 
     fn queue_up(&self, queue: &mut Queue, job: NoticeJob) {
-        let user = job.user();
-        if queue.shares.enter(user) {
-            queue.jobs.push_back(job);
-            self.wanted.notify_one();
-        } else {
-            queue.shares.park(user, job);
+        match job.share() {
+            Some(user) if !queue.shares.enter(user) => queue.shares.park(user, job),
+            _ => {
+                queue.jobs.push_back(job);
+                self.wanted.notify_one();
+            }
         }
     }
 
@@ -160,8 +164,9 @@ impl Notifier {
         }
     }
 
-    /// Notes that a job of `user` is done.
-    pub(crate) fn done(&self, user: User) {
+    /// Notes that a job is done, which took from `share`.
+    pub(crate) fn done(&self, share: Option<User>) {
+        let Some(user) = share else { return };
         let mut queue = self.queue.lock();
         // The caller takes the next job, so nobody is called.
         if let Some(next) = queue.shares.leave(user) {
@@ -190,13 +195,16 @@ impl Notifier {
 /// Sends a notice. Returns when the kernel has obeyed it, which may take requests: a serving thread
 /// must not call this.
 pub(crate) fn send(channel: &Channel, notice: Notice) {
-    let body = match notice {
-        Notice::Attributes(node) => InvalInodeOut { ino: node, off: -1, len: 0 },
+    let bodies = match notice {
+        Notice::Attributes(node) => [Some(InvalInodeOut { ino: node, off: -1, len: 0 }), None],
         Notice::Content { node, offset, len } => {
-            InvalInodeOut { ino: node, off: offset as i64, len: len as i64 }
+            [Some(InvalInodeOut { ino: node, off: offset as i64, len: len as i64 }), None]
         }
+        Notice::Listings(dirs) => dirs.map(|dir| dir.map(|ino| InvalInodeOut { ino, off: 0, len: 0 })),
     };
-    put(channel, NOTIFY_INVAL_INODE, &body, &[]);
+    for body in bodies.into_iter().flatten() {
+        put(channel, NOTIFY_INVAL_INODE, &body, &[]);
+    }
 }
 
 /// Has the kernel look up a name of the directory `dir` again. Returns when no operation in that
@@ -218,7 +226,8 @@ mod tests {
 
     /// A job of `user` with this number.
     fn job(user: u32, unique: u64) -> NoticeJob {
-        NoticeJob::Answer { notice: Notice::Attributes(1), user, unique, content: Vec::new() }
+        let notice = Notice::Content { node: 1, offset: 0, len: 0 };
+        NoticeJob::Answer { notice, user, unique, content: Vec::new() }
     }
 
     /// Takes a job, and returns its number and whether a thread is to be made.
@@ -242,10 +251,10 @@ mod tests {
         }
         assert_eq!(take(&notifier).0, 5);
         notifier.tell(whole(5));
-        notifier.done(None);
+        notifier.done(Some(None));
         for node in [6, 7, 8, 9] {
             assert_eq!(take(&notifier).0, node);
-            notifier.done(None);
+            notifier.done(Some(None));
         }
         assert_eq!(take(&notifier).0, 5);
         notifier.tell(whole(6));
@@ -267,8 +276,24 @@ mod tests {
         assert_eq!(take(&notifier), (200, true));
         assert!(notifier.queued().is_empty(), "the rest is parked");
         // Whoever is done with one goes on with the next.
-        notifier.done(Some(1000));
+        notifier.done(Some(Some(1000)));
         assert_eq!(take(&notifier).0, THREADS_OF_ONE as u64);
+    }
+
+    /// A rename holds directories while it waits for the listings: it is parked behind no
+    /// writeback.
+    #[test]
+    fn a_notice_that_waits_for_no_page_is_never_parked() {
+        let notifier = Notifier::default();
+        for number in 0..100 {
+            notifier.hand_over(job(1000, number));
+        }
+        let notice = Notice::Listings([Some(2), None]);
+        notifier.hand_over(NoticeJob::Answer { notice, user: 1000, unique: 200, content: Vec::new() });
+        let queued = notifier.queued();
+        assert_eq!(queued.len(), THREADS_OF_ONE + 1);
+        assert!(matches!(queued.last(), Some(NoticeJob::Answer { unique: 200, .. })));
+        notifier.done(queued.last().unwrap().share());
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub struct MountStats {
 impl Server {
     pub(crate) fn new(connection: OwnedFd, filesystem: Filesystem, workers: Workers) -> Self {
         let (channel, buffers) = (Channel::new(connection), BufferPool::new(BUFFERS));
-        let shares = Mutex::new(Shares::new(workers.most_of_one()));
+        let shares = Mutex::new(Shares::new(workers.most_of_one(), workers.most_of_nobody()));
         Self { channel, filesystem, workers, shares, buffers, requests: Counter::new() }
     }
 
@@ -304,10 +304,10 @@ impl Server {
             if first == First::MakeThread && self.make_notifying_thread(scope).is_err() {
                 notifier.not_made();
             }
-            let user = job.user();
+            let share = job.share();
             job.send(&self.channel);
             self.answer_noticed(job, &mut outbox);
-            notifier.done(user);
+            notifier.done(share);
         }
     }
 

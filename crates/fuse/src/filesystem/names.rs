@@ -130,26 +130,27 @@ impl Filesystem {
         if old.0 == new.0 {
             return settled.map(|()| Outcome::Answered);
         }
-        if flags == RenameFlags::Exchange
-            && let Some(other) = self.listing_of(&from, old.1)
-        {
-            self.notifier.tell(other);
+        let is_exchange = flags == RenameFlags::Exchange;
+        let exchanged = if is_exchange { self.listing_of(&from, old.1) } else { None };
+        let listings = [self.listing_of(&to, new.1), exchanged];
+        if listings == [None, None] {
+            return settled.map(|()| Outcome::Answered);
         }
-        let moved = self.listing_of(&to, new.1);
-        if let (Err(_), Some(moved)) = (&settled, moved) {
-            self.notifier.tell(moved);
+        let notice = Notice::Listings(listings);
+        if settled.is_err() {
+            self.notifier.tell(notice);
         }
-        settled.map(|()| moved.map_or(Outcome::Answered, Outcome::AfterNotice))
+        settled.map(|()| Outcome::AfterNotice(notice))
     }
 
-    /// Returns the notice that makes the kernel forget the listing of the directory `name`, which
-    /// has got another parent. The kernel caches listings, with `..` in them, and takes one for
-    /// valid until the times of its directory change, which a rename leaves. The kernel keeps
-    /// both parents from changing meanwhile.
-    fn listing_of(&self, parent: &Node, name: &OsStr) -> Option<Notice> {
+    /// Returns the node of the directory `name`, which has got another parent, if it is one: the
+    /// kernel has to forget its listing. The kernel caches listings, with `..` in them, and takes
+    /// one for valid until the times of its directory change, which a rename leaves. The kernel
+    /// keeps both parents from changing meanwhile.
+    fn listing_of(&self, parent: &Node, name: &OsStr) -> Option<u64> {
         let node = parent.lookup(name).ok()?;
         let is_dir = node.metadata().is_dir();
-        is_dir.then(|| Notice::Content { node: self.nodes.id_of(node.ino()), offset: 0, len: 0 })
+        is_dir.then(|| self.nodes.id_of(node.ino()))
     }
 
     pub(super) fn link(&self, dir: u64, id: u64, name: &OsStr, out: &mut Outbox) -> Answer {
@@ -238,11 +239,14 @@ mod tests {
         let rename = |old: (u64, &str), new: (u64, &str), flags| {
             filesystem.rename((old.0, OsStr::new(old.1)), (new.0, OsStr::new(new.1)), flags).unwrap()
         };
-        let forgotten = |node| Outcome::AfterNotice(Notice::Content { node, offset: 0, len: 0 });
+        let forgotten = |node| Outcome::AfterNotice(Notice::Listings([Some(node), None]));
         assert_eq!(rename((a, "d"), (a, "c"), RenameFlags::Replace), Outcome::Answered);
         assert_eq!(rename((a, "f"), (b, "f"), RenameFlags::Replace), Outcome::Answered);
         assert_eq!(rename((a, "c"), (b, "c"), RenameFlags::NoReplace), forgotten(d));
         assert_eq!(rename((b, "c"), (a, "d"), RenameFlags::Replace), forgotten(d));
-        assert_eq!(rename((b, "e"), (a, "d"), RenameFlags::Exchange), forgotten(known("/a/d")));
+        let both = Notice::Listings([Some(known("/b/e")), Some(known("/a/d"))]);
+        assert_eq!(rename((b, "e"), (a, "d"), RenameFlags::Exchange), Outcome::AfterNotice(both));
+        let one = Notice::Listings([None, Some(known("/a/d"))]);
+        assert_eq!(rename((b, "f"), (a, "d"), RenameFlags::Exchange), Outcome::AfterNotice(one));
     }
 }

@@ -33,10 +33,12 @@ const PARKED: usize = 8 << 10;
 impl Received<'_> {
     /// Returns the user whose share of the threads the request takes from, in a message of `len`
     /// bytes. Returns `None` for a request that is never parked: the kernel's writeback, which is
-    /// no user's, and what is longer than [`PARKED`].
+    /// no user's, and what is longer than [`PARKED`]. No program waits for a close, which the
+    /// kernel sends as root.
     pub(crate) fn share(&self, len: usize) -> Option<User> {
         let is_late = matches!(self.request, Ok(Request::Write(Write { from: WriteFrom::Cache, .. })));
-        let forgets = self.request.as_ref().is_ok_and(Request::forgets);
+        let closes = |request: &Request<'_>| matches!(request, Request::Release { .. } | Request::ReleaseDir);
+        let forgets = self.request.as_ref().is_ok_and(|request| request.forgets() || closes(request));
         let user = (!forgets).then_some(self.header.uid);
         (len <= PARKED && !is_late).then_some(user)
     }

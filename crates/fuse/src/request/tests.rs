@@ -511,6 +511,7 @@ fn what_one_program_waits_for_takes_from_the_share_of_its_user() {
     assert_eq!(share(op::READ, &[U64(1), U64(2), U32(4096), zeros(6)]), Some(Some(11)));
     assert_eq!(share(op::LOOKUP, &[Bytes(b"a")]), Some(Some(11)));
     assert_eq!(share(op::FORGET, &[U64(1)]), Some(None));
+    assert_eq!(share(op::RELEASE, &[U64(1), U32(0), U32(0), U64(0)]), Some(None));
     assert_eq!([write(4096, 0), write(4096, 1), write(PARKED, 0)], [Some(Some(11)), None, None]);
 }
 

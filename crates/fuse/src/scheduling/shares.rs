@@ -15,8 +15,9 @@ pub(crate) type User = Option<u32>;
 /// The threads that each user's work has, and the work that is parked.
 #[derive(Debug)]
 pub(crate) struct Shares<T> {
-    /// Threads of a user at most.
+    /// Threads of a user at most, and of what no program waits for.
     most: usize,
+    of_nobody: usize,
     users: IntMap<User, Share<T>>,
 }
 
@@ -27,16 +28,18 @@ struct Share<T> {
 }
 
 impl<T> Shares<T> {
-    /// Returns the shares where a user has at most `most` threads.
-    pub(crate) fn new(most: usize) -> Self {
-        Self { most: most.max(1), users: IntMap::default() }
+    /// Returns the shares where a user has at most `most` threads, and what no program waits for
+    /// `of_nobody`.
+    pub(crate) fn new(most: usize, of_nobody: usize) -> Self {
+        Self { most: most.max(1), of_nobody: of_nobody.max(1), users: IntMap::default() }
     }
 
     /// Counts one more thread for `user`. Returns whether the share has room for it: otherwise
     /// nothing is counted, and the caller parks the work.
     pub(crate) fn enter(&mut self, user: User) -> bool {
+        let most = if user.is_some() { self.most } else { self.of_nobody };
         let share = self.users.entry(user).or_insert(Share { busy: 0, parked: VecDeque::new() });
-        let has_room = share.busy < self.most;
+        let has_room = share.busy < most;
         share.busy += usize::from(has_room);
         has_room
     }
@@ -74,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_user_has_no_more_than_a_share_and_loses_no_work() {
-        let mut shares = Shares::new(2);
+        let mut shares = Shares::new(2, 2);
         let (one, other) = (Some(1000), Some(0));
         assert!(shares.enter(one) && shares.enter(one));
         for work in [3, 4, 5] {

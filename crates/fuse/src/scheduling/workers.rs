@@ -133,6 +133,12 @@ impl Workers {
         self.most - self.most / LEFT
     }
 
+    /// Returns how many threads the requests may have that no program waits for: they leave half of
+    /// what a user leaves.
+    pub(crate) fn most_of_nobody(&self) -> usize {
+        self.most / (2 * LEFT)
+    }
+
     /// Notes that a [`Cost::Bulk`] request is done.
     pub(crate) fn bulk_ends(&self) {
         self.bulk.fetch_sub(1, Ordering::Relaxed);
@@ -474,6 +480,7 @@ mod tests {
     fn the_requests_of_one_user_leave_threads_to_others() {
         let of_one = |most| Workers::new(most, Following::none()).most_of_one();
         assert_eq!([1, 2, 7, 8, 64].map(of_one), [1, 2, 7, 7, 56]);
+        assert_eq!(Workers::new(64, Following::none()).most_of_nobody(), 4);
     }
 
     #[test]
