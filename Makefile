@@ -16,7 +16,7 @@ help:
 	@echo "make mutants      breaks the code on purpose, and sees that the tests notice"
 	@echo "make judge-mount  the long judges of the mount: databases, stress-ng, fsx, fio, kill -9"
 	@echo "make judge-images  built images: compared with umoci's trees, and booted in QEMU, with dm-verity too; as root"
-	@echo "make judge-remote  volumes on nbd-server, qemu-nbd (raw, qcow2, LUKS), a Ceph cluster and its S3: REMOTE_SECONDS (20) of load for each mount"
+	@echo "make judge-remote  volumes on nbd-server, qemu's servers (raw, qcow2, VMDK, LUKS), a Ceph cluster and its S3: REMOTE_SECONDS (20) of load for each mount"
 	@echo "make lint         format, clippy, licences, documentation"
 	@echo "make bench-NAME   one benchmark of bench/src/bin, against its peer in the same run"
 	@echo "make bench-fio    the published fio jobs through the engine, beside ext4, XFS and raw"

@@ -76,6 +76,7 @@ fi
 if [ "${1:-}" = --remote ]; then
     need nbd-server nbd-server
     need qemu-nbd qemu-utils
+    need qemu-storage-daemon qemu-system-common
     need ceph-mgr ceph-mgr
     need ceph-mon ceph-mon
     need ceph-osd ceph-osd

@@ -84,6 +84,21 @@ impl Served {
         Self::start(socket, &mut command)
     }
 
+    /// Starts `qemu-storage-daemon ARGS` at `socket`. The arguments make the block node `disk`,
+    /// which is the export `x`.
+    ///
+    /// # Panics
+    /// If it is missing, or does not come up.
+    pub fn qemu_storage_daemon<S: AsRef<OsStr>>(socket: &Path, args: &[S]) -> Self {
+        let mut command = tool("qemu-storage-daemon");
+        command
+            .args(args)
+            .arg("--nbd-server")
+            .arg(format!("addr.type=unix,addr.path={}", socket.display()))
+            .args(["--export", "type=nbd,id=export,node-name=disk,name=x,writable=on"]);
+        Self::start(socket, &mut command)
+    }
+
     /// Starts `nbd-server` at `socket` with the export `x` of a file, and these lines of its
     /// section.
     ///

@@ -14,6 +14,9 @@ const DEPTH: FaultDepth = FaultDepth { per_case: usize::MAX, e2fsck_every: 300, 
 /// The workloads of a day, in each setting.
 const SLICE: u64 = 8;
 
+/// Those of them that run over an NBD server too.
+const OVER_NBD: u64 = 2;
+
 /// I/Os of a case of the day that fail.
 const PER_CASE: usize = 60;
 
@@ -43,7 +46,8 @@ fn a_slice_by_the_date() {
     let mut cases = Vec::new();
     for number in first..first + SLICE {
         let workload = || small.get(small.scattered(number)).unwrap();
-        let settings = settings().filter(|setting| !setting.is_large());
+        let over_nbd = number < first + OVER_NBD;
+        let settings = settings().filter(|setting| !setting.is_slow() || setting.nbd && over_nbd);
         cases.extend(settings.map(|setting| Case { setting, workload: workload() }));
     }
     cases.extend(settings().zip(0..).map(|(setting, i)| {
@@ -57,9 +61,12 @@ fn a_slice_by_the_date() {
 /// The same case has the same calls: what is found can be shown again.
 #[test]
 fn a_case_is_the_same_twice() {
-    let case: Case = "small: append f 1800; rename /A/f /B/g; fsync f; sync".parse().unwrap();
-    let count = || judge(std::slice::from_ref(&case), DEPTH);
-    let first = count();
-    assert!(first.faults > 200, "{first:?}");
-    assert_eq!(first, count());
+    for (setting, per_case, least) in [("small", usize::MAX, 200), ("nbd", PER_CASE, 30)] {
+        let case = format!("{setting}: append f 1800; rename /A/f /B/g; fsync f; sync");
+        let case: Case = case.parse().unwrap();
+        let count = || judge(std::slice::from_ref(&case), FaultDepth { per_case, ..DEPTH });
+        let first = count();
+        assert!(first.faults > least, "{case}: {first:?}");
+        assert_eq!(first, count(), "{case}");
+    }
 }

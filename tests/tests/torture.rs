@@ -13,6 +13,9 @@ const DEPTH: Depth = Depth { small: 24, random: 2, e2fsck_every: 100, again_ever
 /// The workloads of a day, in each setting.
 const SLICE: u64 = 100;
 
+/// Those of them that run over an NBD server too.
+const OVER_NBD: u64 = 20;
+
 fn judge(cases: &[Case]) -> Outcome {
     let outcome = explore_all(cases, 2, || Explorer::new(DEPTH));
     println!("{:?}", outcome.count);
@@ -40,7 +43,8 @@ fn a_slice_by_the_date() {
     let first = day.wrapping_mul(SLICE) % (small.len() - SLICE);
     let mut cases = Vec::new();
     for number in first..first + SLICE {
-        for setting in settings().iter().filter(|setting| !setting.is_large()) {
+        let over_nbd = number < first + OVER_NBD;
+        for setting in settings().iter().filter(|s| !s.is_slow() || s.nbd && over_nbd) {
             cases.push(Case { setting, workload: small.get(small.scattered(number)).unwrap() });
         }
     }
@@ -92,9 +96,23 @@ fn recoveries_are_shared_and_judgements_are_not() {
 /// The same case makes the same states: what is found can be shown again.
 #[test]
 fn a_case_is_the_same_twice() {
-    let case: Case = "small: append f 1800; rename /A/f /B/g; fsync f; sync".parse().unwrap();
-    let prints = || judge(std::slice::from_ref(&case)).prints;
-    let first = prints();
-    assert!(first.len() > 20, "{} states", first.len());
-    assert_eq!(first, prints());
+    for setting in ["small", "nbd"] {
+        let case = format!("{setting}: append f 1800; rename /A/f /B/g; fsync f; sync");
+        let case: Case = case.parse().unwrap();
+        let prints = || judge(std::slice::from_ref(&case)).prints;
+        let first = prints();
+        assert!(first.len() > 20, "{case}: {} states", first.len());
+        assert_eq!(first, prints(), "{case}");
+    }
+}
+
+/// A client that does not write again what a killed server has lost is found.
+#[test]
+fn a_server_that_is_killed_loses_nothing() {
+    let cases = [
+        "nbd: append f 1800; fsync f; write f 500 1200; fsync f; rename /A/f /B/g; sync",
+        "nbd: direct f 0 2048; fdatasync f; append g 700; fsync g; direct f 2000 3072; sync",
+        "nbd: late f 0 2048; sync; truncate f 0; trim; append f 1800; fsync f; sync",
+    ];
+    judge(&cases.map(|case| case.parse::<Case>().unwrap()));
 }

@@ -24,6 +24,7 @@ mod pages;
 mod partitions;
 mod recover;
 mod remote;
+mod remote_filters;
 mod remote_rbd;
 mod remote_servers;
 mod resize;

@@ -12,14 +12,14 @@ use std::thread;
 use std::time::Duration;
 
 /// A folder with a server's socket, `s`.
-fn bench() -> (Image, PathBuf) {
+pub(crate) fn bench() -> (Image, PathBuf) {
     let image = Image::new();
     let socket = image.beside("s");
     (image, socket)
 }
 
 /// Fetches an export to a file beside the image.
-fn fetched(image: &Image, url: &str) -> PathBuf {
+pub(crate) fn fetched(image: &Image, url: &str) -> PathBuf {
     let file = image.beside("copy.img");
     succeed(tool("nbdcopy").arg(url).arg(&file));
     file

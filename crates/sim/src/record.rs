@@ -1,6 +1,6 @@
 //! A device that remembers every change in order.
 
-use crate::Image;
+use crate::{Image, Shape};
 use lanefs_device::{BlockDevice, Op, Result, WriteOp, check_range};
 use parking_lot::Mutex;
 use std::fmt;
@@ -150,6 +150,26 @@ impl RecordingDevice {
         self.state.lock().now.clone()
     }
 
+    /// Loses a part of what was not flushed, as a crash state of `seed` does, and goes on. What
+    /// is lost is logged as written over with what was there: a crash before the next flush may
+    /// leave no other content than without that.
+    pub fn lose(&self, seed: u64) {
+        let (log, before) = (self.log(), self.image());
+        let flushes = log.entries.iter().filter(|entry| matches!(entry, LogEntry::Flush)).count();
+        let Some(left) = log.crash_state(seed, flushes, Shape::Random(0)) else { return };
+        for range in log.entries[left.durable..].iter().filter_map(LogEntry::range) {
+            let read = |image: &Image| {
+                let mut bytes = vec![0; (range.end - range.start) as usize];
+                image.read(range.start, &mut bytes);
+                bytes
+            };
+            let kept = read(&left.image);
+            if kept != read(&before) {
+                self.append(LogEntry::Write { offset: range.start, data: kept.into() });
+            }
+        }
+    }
+
     fn append(&self, entry: LogEntry) -> usize {
         let mut state = self.state.lock();
         entry.apply(&mut state.now);
@@ -291,6 +311,29 @@ mod tests {
         log.base.read(0, &mut seen);
         assert_eq!(&seen, b"before");
         assert!(log.crash_states(1, 5).all(|s| s.image.to_bytes()[..6] == *b"before"));
+    }
+
+    #[test]
+    fn a_loss_takes_what_was_not_flushed_and_nothing_else() {
+        let mut lost = 0;
+        for seed in 0..50 {
+            let dev = RecordingDevice::new(Image::zeroed(64 << 10));
+            dev.write_at(&[1; 8192], 0).unwrap();
+            dev.flush().unwrap();
+            dev.write_at(&[2; 8192], 4096).unwrap();
+            dev.lose(seed);
+            let bytes = dev.image().to_bytes();
+            assert!(bytes[..4096].iter().all(|b| *b == 1) && bytes[12288..].iter().all(|b| *b == 0));
+            assert!(bytes[4096..8192].iter().all(|b| [1, 2].contains(b)));
+            assert!(bytes[8192..12288].iter().all(|b| [0, 2].contains(b)));
+            lost += u32::from(bytes[4096..12288].contains(&1));
+            assert_eq!(dev.log().image_of(|_| true).to_bytes(), bytes);
+            // What was made durable is not lost any more.
+            dev.flush().unwrap();
+            dev.lose(seed);
+            assert_eq!(dev.image().to_bytes(), bytes);
+        }
+        assert!((5..50).contains(&lost), "{lost} of 50");
     }
 
     /// A reader never sees a write that is not in the log yet.

@@ -9,6 +9,7 @@
 //! only checks that no code panics and that no file overlaps fixed metadata. A flipped bit in other
 //! metadata must be an error or harmless.
 
+use super::device::{KILLED, over_failing};
 use super::explore::{Count, Explore, Finding, PANIC, e2fsck_image, recover, unwinding};
 use super::failed_calls::{Device, FailedCalls};
 use super::fault::{Fault, Phase};
@@ -24,7 +25,7 @@ use crate::{Tracked, Watchdog, memory_dir};
 use lanefs::OpenOptions;
 use lanefs_device::Op;
 use lanefs_format::{State, Superblock};
-use lanefs_sim::{CrashState, FailingDevice, Failure, Image, Log, OverlayDevice, RecordingDevice};
+use lanefs_sim::{CrashState, FailingDevice, Failure, Image, Log, LogEntry, OverlayDevice, RecordingDevice};
 use rand::rngs::StdRng;
 use rand::seq::IteratorRandom;
 use rand::{Rng, SeedableRng};
@@ -205,7 +206,7 @@ impl FaultExplorer {
             Err(said) if !fault.is_told() && has_errors(image) => return no_panic(Err(said)),
             other => other?,
         };
-        let judged = judge(run, cut, &observed).and_then(|()| check_noted(run, &closed, fault));
+        let judged = judge(run, cut, &observed).and_then(|()| check_noted(setting, run, &closed, fault));
         if judged.is_ok() && !self.count.states.is_multiple_of(self.depth.e2fsck_every) {
             return Ok(());
         }
@@ -318,7 +319,8 @@ fn attempt(case: &Case, fault: Fault) -> Attempt {
     let run = unwinding(|| {
         let failures = FailedCalls { device: Arc::clone(&device), fault, aborted: false, failed: None };
         let below = Arc::clone(device.inner());
-        let opened = Runner::open(case.setting, options(case.setting), Arc::clone(&device) as _, below);
+        let shared = over_failing(case.setting, Arc::clone(&device) as _, &below)?;
+        let opened = Runner::open(case.setting, options(case.setting), shared, below);
         opening = calls(&device);
         match opened {
             Ok(mut runner) => {
@@ -373,7 +375,8 @@ fn run_recovery(
 ) -> Result<(), String> {
     let failures = FailedCalls { device: Arc::clone(device), fault, aborted: false, failed: None };
     let loud = || failures.has_failed() && fault.is_loud();
-    let ended = match setting.recovery().open_device(Arc::clone(device) as _) {
+    let shared = over_failing(setting, Arc::clone(device) as _, device.inner())?;
+    let ended = match setting.recovery().open_device(shared) {
         Err(e) => failures.check_error("open", &e),
         Ok(_) if loud() => Err("open: Ok, and a write or flush has failed".into()),
         Ok(volume) => {
@@ -396,7 +399,6 @@ fn run_recovery(
 
 /// What the medium may hold behind a fault, with what led to it.
 fn media(fault: Fault, log: &Log, all: Image) -> Vec<(&'static str, Image)> {
-    use lanefs_sim::LogEntry;
     let mut media = vec![("all that was written", all)];
     let flushed = |before: usize| {
         log.entries[..before]
@@ -408,8 +410,7 @@ fn media(fault: Fault, log: &Log, all: Image) -> Vec<(&'static str, Image)> {
         let durable = flushed(log.entries.len());
         media.push(("all that was flushed", log.image_of(|at| at < durable)));
     }
-    let failed = log.entries.iter().position(|entry| matches!(entry, LogEntry::Mark(mark) if mark == FAILED));
-    if let Some(failed) = failed.filter(|_| fault.way == super::fault::Way::Lost) {
+    if let Some(failed) = failed_at(log).filter(|_| fault.way == super::fault::Way::Lost) {
         let kept = flushed(failed);
         media.push(("all but what the flush lost", log.image_of(|at| at < kept || at > failed)));
         for seed in 0..LOST_IN_PART {
@@ -420,6 +421,29 @@ fn media(fault: Fault, log: &Log, all: Image) -> Vec<(&'static str, Image)> {
         }
     }
     media
+}
+
+/// Returns the entry of a log that marks the first failure.
+fn failed_at(log: &Log) -> Option<usize> {
+    log.entries.iter().position(|entry| matches!(entry, LogEntry::Mark(mark) if mark == FAILED))
+}
+
+/// Returns whether a fault ends an NBD device: after a flush that failed it flushes no more, and
+/// after a write that failed when it was repeated it does nothing more.
+fn ends_export(setting: &Setting, log: &Log, fault: Fault) -> bool {
+    let repeats = |failed: usize| {
+        let last = log.entries[..failed].iter().rev().find_map(|entry| match entry {
+            LogEntry::Flush => Some(false),
+            LogEntry::Mark(mark) if mark == KILLED => Some(true),
+            _ => None,
+        });
+        last.unwrap_or(false)
+    };
+    match fault.op {
+        Op::Flush => setting.nbd,
+        Op::Write => setting.nbd && failed_at(log).is_some_and(repeats),
+        _ => false,
+    }
 }
 
 /// Returns whether a read lied about what no checksum covers.
@@ -482,8 +506,8 @@ fn has_errors(image: &Image) -> bool {
 }
 
 /// Checks that the superblock tells of an abort of which the log could take note.
-fn check_noted(run: &Run, closed: &Image, fault: Fault) -> Result<(), String> {
-    let could = !(fault.is_loud() && fault.is_for_ever());
+fn check_noted(setting: &Setting, run: &Run, closed: &Image, fault: Fault) -> Result<(), String> {
+    let could = !(fault.is_loud() && fault.is_for_ever() || ends_export(setting, &run.log, fault));
     let state = state(closed);
     match run.aborted && could && fault.is_told() && !has_errors(closed) {
         true => Err(format!("the journal was aborted, and s_state says nothing of it: {state:?}")),

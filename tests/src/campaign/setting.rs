@@ -51,6 +51,9 @@ pub struct Setting {
     pub memory: Option<Persistence>,
     /// The alignment that the device asks for: more than 1 if it is open for direct I/O.
     pub alignment: usize,
+    /// The device is an export of an NBD server, which is killed or loses its connection at each
+    /// flush.
+    pub nbd: bool,
 }
 
 const CALM: Pressure = Pressure {
@@ -80,10 +83,10 @@ const fn setting_of(
     mode: &'static str,
     pressure: Pressure,
 ) -> Setting {
-    Setting { name, shape, mode, pressure, crashes: true, memory: None, alignment: 1 }
+    Setting { name, shape, mode, pressure, crashes: true, memory: None, alignment: 1, nbd: false }
 }
 
-static SETTINGS: [Setting; 27] = [
+static SETTINGS: [Setting; 28] = [
     setting_of("small", "small", "default", CALM),
     setting_of("full", "full", "default", CALM),
     setting_of("sweep", "small", "default", SWEEP),
@@ -107,6 +110,7 @@ static SETTINGS: [Setting; 27] = [
     setting_of("poke-lock", "small", "lock", POKE),
     setting_of("poke-unwritten", "small", "unwritten", POKE),
     Setting { alignment: 512, ..setting_of("sectors", "small", "default", CALM) },
+    Setting { nbd: true, ..setting_of("nbd", "small", "default", CALM) },
     Setting { memory: Some(Persistence::Process), ..setting_of("dax", "small", "default", CALM) },
     Setting { memory: Some(Persistence::Process), ..setting_of("dax-full", "full", "nolock", SWEEP) },
     Setting { memory: Some(Persistence::Flush), ..setting_of("dax-disk", "small", "default", CALM) },
@@ -171,10 +175,10 @@ impl Setting {
         self.memory.is_none() && !self.pressure.poke && !self.pressure.looked
     }
 
-    /// Returns whether the volume holds so much that a state takes ten times as long as another:
-    /// workloads of two operations are too many for it.
-    pub fn is_large(&self) -> bool {
-        self.shape().names > 0
+    /// Returns whether a case takes several times as long as another, for what the volume holds or
+    /// for its device: workloads of two operations are too many for it.
+    pub fn is_slow(&self) -> bool {
+        self.shape().names > 0 || self.nbd
     }
 
     /// Returns whether metadata has checksums.

@@ -1,9 +1,12 @@
-//! What a server holds: durable, and in a cache that a kill loses in part.
+//! What a server holds: an image with a cache that a kill loses in part, or a device.
 
 use crate::Image;
 use crate::seed::rng;
+use lanefs_device::{BlockDevice, DeviceError};
 use rand::Rng;
 use rand::seq::SliceRandom;
+use std::fmt;
+use std::sync::Arc;
 
 const SECTOR: usize = 512;
 
@@ -14,50 +17,153 @@ enum Change {
     Zeroes { offset: u64, len: u64 },
 }
 
+/// The medium of a server. Its calls fail with the number that the server answers.
 #[derive(Debug)]
-pub(super) struct Medium {
+pub(super) enum Medium {
+    Image(CachedImage),
+    Device(ServedDevice),
+}
+
+/// A device that a server serves, and what a kill with a seed does to it.
+pub(super) struct ServedDevice {
+    pub(super) device: Arc<dyn BlockDevice>,
+    pub(super) lose: Box<dyn Fn(u64) + Send>,
+}
+
+impl fmt::Debug for ServedDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServedDevice").field("device", &self.device).finish_non_exhaustive()
+    }
+}
+
+/// Returns the number that tells a client of an error of the device.
+fn number(e: &DeviceError) -> u32 {
+    e.errno().unsigned_abs()
+}
+
+impl Medium {
+    pub(super) fn size(&self) -> u64 {
+        match self {
+            Self::Image(image) => image.now.size(),
+            Self::Device(served) => served.device.size(),
+        }
+    }
+
+    /// Returns the image; that of a device is empty.
+    pub(super) fn image(&self) -> Image {
+        match self {
+            Self::Image(image) => image.now.clone(),
+            Self::Device(_) => Image::zeroed(0),
+        }
+    }
+
+    /// Returns what a kill leaves at least; of a device nothing.
+    pub(super) fn durable(&self) -> Image {
+        match self {
+            Self::Image(image) => image.durable.clone(),
+            Self::Device(_) => Image::zeroed(0),
+        }
+    }
+
+    pub(super) fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, u32> {
+        match self {
+            Self::Image(image) => Ok(image.read(offset, len)),
+            Self::Device(served) => {
+                let mut bytes = vec![0; len];
+                served.device.read_at(&mut bytes, offset).map_err(|e| number(&e))?;
+                Ok(bytes)
+            }
+        }
+    }
+
+    pub(super) fn write(&mut self, offset: u64, data: Vec<u8>) -> Result<(), u32> {
+        match self {
+            Self::Image(image) => image.write(offset, data),
+            Self::Device(served) => served.device.write_at(&data, offset).map_err(|e| number(&e))?,
+        }
+        Ok(())
+    }
+
+    pub(super) fn zero(&mut self, offset: u64, len: u64) -> Result<(), u32> {
+        match self {
+            Self::Image(image) => image.zero(offset, len),
+            Self::Device(served) => served.device.write_zeroes(offset, len).map_err(|e| number(&e))?,
+        }
+        Ok(())
+    }
+
+    /// Discards a range; that of an image reads as zeros then.
+    pub(super) fn trim(&mut self, offset: u64, len: u64) -> Result<(), u32> {
+        match self {
+            Self::Image(image) => image.zero(offset, len),
+            Self::Device(served) => served.device.discard(offset, len).map_err(|e| number(&e))?,
+        }
+        Ok(())
+    }
+
+    pub(super) fn flush(&mut self) -> Result<(), u32> {
+        match self {
+            Self::Image(image) => image.flush(),
+            Self::Device(served) => served.device.flush().map_err(|e| number(&e))?,
+        }
+        Ok(())
+    }
+
+    /// Makes a range durable, as FUA does; of a device all.
+    pub(super) fn flush_range(&mut self, offset: u64, len: u64) -> Result<(), u32> {
+        match self {
+            Self::Image(image) => image.flush_range(offset, len),
+            Self::Device(_) => self.flush()?,
+        }
+        Ok(())
+    }
+
+    /// Loses a part of what was not flushed.
+    pub(super) fn lose(&mut self, seed: u64) {
+        match self {
+            Self::Image(image) => image.lose(seed),
+            Self::Device(served) => (served.lose)(seed),
+        }
+    }
+}
+
+/// An image: durable, and in a cache that a kill loses in part.
+#[derive(Debug)]
+pub(super) struct CachedImage {
     durable: Image,
     now: Image,
     unflushed: Vec<Change>,
 }
 
-impl Medium {
+impl CachedImage {
     pub(super) fn new(image: Image) -> Self {
         Self { durable: image.clone(), now: image, unflushed: Vec::new() }
     }
 
-    pub(super) fn image(&self) -> &Image {
-        &self.now
-    }
-
-    pub(super) fn durable(&self) -> &Image {
-        &self.durable
-    }
-
-    pub(super) fn read(&self, offset: u64, len: usize) -> Vec<u8> {
+    fn read(&self, offset: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.now.read(offset, &mut bytes);
         bytes
     }
 
-    pub(super) fn write(&mut self, offset: u64, data: Vec<u8>) {
+    fn write(&mut self, offset: u64, data: Vec<u8>) {
         self.now.write(offset, &data);
         self.unflushed.push(Change::Write { offset, data });
     }
 
-    pub(super) fn zero(&mut self, offset: u64, len: u64) {
+    fn zero(&mut self, offset: u64, len: u64) {
         self.now.zero(offset, len);
         self.unflushed.push(Change::Zeroes { offset, len });
     }
 
-    pub(super) fn flush(&mut self) {
+    fn flush(&mut self) {
         self.durable = self.now.clone();
         self.unflushed.clear();
     }
 
     /// Makes one change durable, as FUA does: nothing that was in the cache before comes back over
     /// it.
-    pub(super) fn flush_range(&mut self, offset: u64, len: u64) {
+    fn flush_range(&mut self, offset: u64, len: u64) {
         let bytes = self.read(offset, len as usize);
         self.durable.write(offset, &bytes);
         let end = offset + len;
@@ -75,7 +181,7 @@ impl Medium {
     }
 
     /// Loses some sectors of what was not flushed. Those that stay were written in any order.
-    pub(super) fn lose(&mut self, seed: u64) {
+    fn lose(&mut self, seed: u64) {
         let mut rng = rng(&[seed, self.unflushed.len() as u64]);
         let mut changes = std::mem::take(&mut self.unflushed);
         changes.shuffle(&mut rng);
@@ -105,12 +211,27 @@ impl Medium {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::FailingDevice;
+    use lanefs_device::{MemDevice, Op};
+
+    #[test]
+    fn a_device_has_errors_of_its_own() {
+        let device = Arc::new(FailingDevice::new(MemDevice::new(4096)));
+        let lose = Box::new(|_: u64| {});
+        let mut medium = Medium::Device(ServedDevice { device: Arc::clone(&device) as _, lose });
+        assert_eq!((medium.size(), medium.write(0, vec![7; 512])), (4096, Ok(())));
+        device.fail_once(Op::Write, 1, 28);
+        assert_eq!(medium.write(0, vec![8; 512]), Err(28));
+        device.fail_once(Op::Flush, 1, 5);
+        assert_eq!([medium.flush(), medium.flush()], [Err(5), Ok(())]);
+        assert_eq!(medium.read(0, 512), Ok(vec![7; 512]));
+    }
 
     #[test]
     fn a_kill_loses_what_was_not_flushed_and_nothing_else() {
         let mut lost = 0;
         for seed in 0..50 {
-            let mut medium = Medium::new(Image::zeroed(64 << 10));
+            let mut medium = CachedImage::new(Image::zeroed(64 << 10));
             medium.write(0, vec![1; 8192]);
             medium.flush();
             medium.write(4096, vec![2; 8192]);
@@ -121,7 +242,7 @@ mod tests {
             assert!(bytes[4096..12288].iter().all(|b| [0, 1, 2].contains(b)));
             assert!(bytes[4096..].chunks(512).all(|sector| sector.iter().all(|b| *b == sector[0])));
             lost += u32::from(bytes[4096] == 1);
-            assert_eq!(medium.durable().to_bytes(), medium.image().to_bytes());
+            assert_eq!(medium.durable.to_bytes(), medium.now.to_bytes());
         }
         assert!((5..45).contains(&lost), "{lost} of 50");
     }
@@ -129,7 +250,7 @@ mod tests {
     #[test]
     fn what_was_made_durable_stays_over_what_was_before() {
         for seed in 0..50 {
-            let mut medium = Medium::new(Image::zeroed(64 << 10));
+            let mut medium = CachedImage::new(Image::zeroed(64 << 10));
             medium.write(0, vec![1; 8192]);
             medium.zero(4096, 8192);
             medium.write(2048, vec![2; 4096]);

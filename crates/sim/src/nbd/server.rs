@@ -1,10 +1,11 @@
 //! The server: a socket, a thread for each connection, and one medium.
 
 use super::fault::{NbdFault, NbdKind, Rule};
-use super::medium::Medium;
+use super::medium::{CachedImage, Medium, ServedDevice};
 use super::negotiate::{Agreed, array, negotiate};
 use super::replies::{Asked, failed, right, wrong};
 use crate::Image;
+use lanefs_device::BlockDevice;
 use parking_lot::{Mutex, MutexGuard};
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -78,11 +79,30 @@ impl NbdServer {
     /// # Errors
     /// The system's.
     pub fn start(dir: &Path, image: Image, settings: NbdSettings) -> io::Result<Self> {
+        Self::serve(dir, Medium::Image(CachedImage::new(image)), settings)
+    }
+
+    /// Serves a device at a socket in `dir`: each request is a call of the device, and an error of
+    /// the call is the answer. A kill calls `lose` with its seed, to take back what was not
+    /// flushed.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn start_on(
+        dir: &Path,
+        device: Arc<dyn BlockDevice>,
+        lose: impl Fn(u64) + Send + 'static,
+        settings: NbdSettings,
+    ) -> io::Result<Self> {
+        Self::serve(dir, Medium::Device(ServedDevice { device, lose: Box::new(lose) }), settings)
+    }
+
+    fn serve(dir: &Path, medium: Medium, settings: NbdSettings) -> io::Result<Self> {
         let socket = dir.join("nbd.sock");
         let listener = UnixListener::bind(&socket)?;
         let state = State {
-            size: image.size(),
-            medium: Medium::new(image),
+            size: medium.size(),
+            medium,
             settings,
             rules: Vec::new(),
             generation: 0,
@@ -149,14 +169,14 @@ impl NbdServer {
         change(&mut self.state().settings);
     }
 
-    /// Returns what a read would see.
+    /// Returns what a read would see; nothing if a device is served.
     pub fn image(&self) -> Image {
-        self.state().medium.image().clone()
+        self.state().medium.image()
     }
 
-    /// Returns what a kill would leave at least.
+    /// Returns what a kill would leave at least; nothing if a device is served.
     pub fn durable(&self) -> Image {
-        self.state().medium.durable().clone()
+        self.state().medium.durable()
     }
 
     /// Connections so far.
@@ -206,7 +226,7 @@ impl State {
     /// Does what a request asks for. Returns the content of its answer, or an error number.
     fn carry_out(&mut self, asked: Asked, data: Vec<u8>) -> Result<Vec<u8>, u32> {
         let end = asked.offset.checked_add(asked.len.into());
-        if end.is_none_or(|end| end > self.medium.image().size()) {
+        if end.is_none_or(|end| end > self.medium.size()) {
             return Err(EINVAL);
         }
         let block = self.settings.blocks.map_or(1, |(min, ..)| min);
@@ -215,11 +235,12 @@ impl State {
         }
         match asked.kind {
             NbdKind::Read | NbdKind::BlockStatus => {
-                return Ok(self.medium.read(asked.offset, asked.len as usize));
+                return self.medium.read(asked.offset, asked.len as usize);
             }
-            NbdKind::Write => self.medium.write(asked.offset, data),
-            NbdKind::WriteZeroes | NbdKind::Trim => self.medium.zero(asked.offset, asked.len.into()),
-            NbdKind::Flush => self.medium.flush(),
+            NbdKind::Write => self.medium.write(asked.offset, data)?,
+            NbdKind::WriteZeroes => self.medium.zero(asked.offset, asked.len.into())?,
+            NbdKind::Trim => self.medium.trim(asked.offset, asked.len.into())?,
+            NbdKind::Flush => self.medium.flush()?,
         }
         Ok(Vec::new())
     }
@@ -299,9 +320,10 @@ fn serve_one(
         _ => {}
     }
     let fails = matches!(fault, Some(NbdFault::Errno(_) | NbdFault::NoErrno | NbdFault::ErrorThenClose));
-    let done = if fails { Ok(Vec::new()) } else { locked.carry_out(asked, data) };
+    let mut done = if fails { Ok(Vec::new()) } else { locked.carry_out(asked, data) };
     if is_durable && done.is_ok() {
-        locked.medium.flush_range(asked.offset, asked.len.into());
+        let flushed = locked.medium.flush_range(asked.offset, asked.len.into());
+        done = done.and_then(|content| flushed.map(|()| content));
     }
     drop(locked);
     let bytes = match (&done, fault) {

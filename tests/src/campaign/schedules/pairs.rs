@@ -88,6 +88,8 @@ fn meet(a: &Act, b: &Act) -> bool {
 /// write past the page cache extends the file and then writes: its caller keeps others away.
 fn is_under_the_scheduler(setting: &Setting) -> bool {
     let is_plain = setting.memory.is_none() && setting.alignment == 1 && !setting.pressure.past;
+    // The scheduler knows no sockets.
+    let is_plain = is_plain && !setting.nbd;
     // A claim has a thread that never rests: a deadlock of the others would not be seen.
     let is_plain = is_plain && setting.name != "mmp";
     // Only a run looks at attributes: without that it is the setting `small`.
