@@ -11,7 +11,7 @@
 mod distant;
 
 use clap::Parser;
-use lanefs::{File, OpenOptions, Volume};
+use lanefs::{File, Io, OpenOptions, Volume};
 use lanefs_bench::cases::{self, Case, Effort};
 use lanefs_bench::report::{Goal, Report};
 use lanefs_device::{AlignedBuf, BlockDevice, FileOptions, open_url};
@@ -109,7 +109,7 @@ impl Bench {
 
     /// 4 KiB at random places: a file of a volume, the device alone, and fio.
     fn random(&mut self, work: Work, threads: usize) -> Outcome<()> {
-        let mut samples = [const { Vec::new() }; 5];
+        let mut samples = [const { Vec::new() }; 6];
         for _ in 0..self.runs {
             for (samples, connections) in samples.iter_mut().zip(["", FOUR]) {
                 let server = self.serve();
@@ -122,18 +122,22 @@ impl Bench {
             samples[3].push(self.fio(&server.url("", ""), work, &[format!("--iodepth={threads}")])?);
             let jobs = [format!("--numjobs={threads}"), "--group_reporting".into(), "--thread".into()];
             samples[4].push(self.fio(&server.url("", ""), work, &jobs)?);
+            drop(server);
+            let server = self.serve();
+            samples[5].push(self.in_batches(&server.url("", ""), work, threads)?);
         }
         let case = match work {
             Work::Write => "4 KiB direct overwrites",
             Work::Read => "4 KiB direct reads",
         };
-        let names = ["lanefs", "lanefs, 4 conn.", "device", "fio, N deep", "fio, N jobs"];
+        let names = ["lanefs", "lanefs, 4 conn.", "device", "fio, N deep", "fio, N jobs", "lanefs, N deep"];
         let medians: Vec<f64> = (names.iter().zip(&samples))
             .map(|(name, samples)| self.report.row(case, name, threads, samples, "IOPS"))
             .collect();
-        for (peer, median) in names.iter().zip(&medians).skip(3) {
-            let what = format!("{case}, {threads} threads, against {peer}");
-            self.report.target(&what, Goal::AtLeast(0.9), medians[0] / median);
+        // One thread with N requests beside one, N threads beside N.
+        for (peer, own) in [(3, 5), (4, 0)] {
+            let what = format!("{case}, {threads}: {} against {}", names[own], names[peer]);
+            self.report.target(&what, Goal::AtLeast(0.9), medians[own] / medians[peer]);
         }
         Ok(())
     }
@@ -151,6 +155,33 @@ impl Bench {
                     Work::Read => file.read_at(&mut page, at).map(|_| ()).map_err(io::Error::other)?,
                 }
                 worker.did(1);
+            }
+            Ok(())
+        })?;
+        drop(file);
+        volume.close()?;
+        Ok(rate)
+    }
+
+    /// Operations a second of one thread with `depth` of them in each batch.
+    fn in_batches(&self, url: &str, work: Work, depth: usize) -> Outcome<f64> {
+        let (volume, file) = volume_with_file(url)?;
+        let rate = run(1, self.time, |worker| {
+            let mut pages: Vec<_> = (0..depth).map(|_| AlignedBuf::zeroed(PAGE as usize)).collect();
+            let mut random = Random::new(1);
+            while worker.go_on() {
+                let mut requests = Vec::with_capacity(depth);
+                for page in &mut pages {
+                    let at = random.draw() % (FILE / PAGE) * PAGE;
+                    requests.push(match work {
+                        Work::Write => Io::write(&file, page, at),
+                        Work::Read => Io::read(&file, page, at),
+                    });
+                }
+                for done in File::run_batch(&mut requests) {
+                    done.map_err(io::Error::other)?;
+                }
+                worker.did(depth as u64);
             }
             Ok(())
         })?;
