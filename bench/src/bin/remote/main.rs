@@ -168,6 +168,7 @@ impl Bench {
         let (volume, file) = volume_with_file(url)?;
         let rate = run(1, self.time, |worker| {
             let mut pages: Vec<_> = (0..depth).map(|_| AlignedBuf::zeroed(PAGE as usize)).collect();
+            pages.iter_mut().for_each(|page| page.fill(1));
             let mut random = Random::new(1);
             while worker.go_on() {
                 let mut requests = Vec::with_capacity(depth);

@@ -133,10 +133,10 @@ impl Workers {
         self.most - self.most / LEFT
     }
 
-    /// Returns how many threads the requests may have that no program waits for: they leave half of
-    /// what a user leaves.
+    /// Returns how many threads the requests may have that no program waits for: from 16 on they
+    /// leave half of what a user leaves.
     pub(crate) fn most_of_nobody(&self) -> usize {
-        self.most / (2 * LEFT)
+        (self.most / (2 * LEFT)).max(1)
     }
 
     /// Notes that a [`Cost::Bulk`] request is done.
@@ -480,7 +480,8 @@ mod tests {
     fn the_requests_of_one_user_leave_threads_to_others() {
         let of_one = |most| Workers::new(most, Following::none()).most_of_one();
         assert_eq!([1, 2, 7, 8, 64].map(of_one), [1, 2, 7, 7, 56]);
-        assert_eq!(Workers::new(64, Following::none()).most_of_nobody(), 4);
+        let of_nobody = |most| Workers::new(most, Following::none()).most_of_nobody();
+        assert_eq!([1, 8, 15, 16, 64].map(of_nobody), [1, 1, 1, 1, 4]);
     }
 
     #[test]

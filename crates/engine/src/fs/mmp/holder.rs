@@ -65,7 +65,8 @@ struct OwnSequences {
     last: AtomicU32,
     /// What the block was given back with.
     given_back: OnceLock<AlignedBuf>,
-    /// The volume has no protection any more: the block is of no concern.
+    /// The volume has no protection any more: the block is of no concern, unless another host claims
+    /// it.
     dissolved: AtomicBool,
 }
 
@@ -92,10 +93,15 @@ impl OwnSequences {
     /// Checks the bytes of the block as they are on a new connection.
     fn check_bytes(&self, bytes: &[u8]) -> std::result::Result<(), MmpError> {
         let is_given_back = self.given_back.get().is_some_and(|given| given[..] == *bytes);
-        if is_given_back || self.dissolved.load(Ordering::Acquire) {
+        if is_given_back {
             return Ok(());
         }
-        self.check(&BlockContent::new(self.number, &self.csum, bytes))
+        let content = BlockContent::new(self.number, &self.csum, bytes);
+        // Behind the end of the protection the block may hold anything but another host's claim.
+        if self.dissolved.load(Ordering::Acquire) && !matches!(content, BlockContent::Whole(_)) {
+            return Ok(());
+        }
+        self.check(&content)
     }
 }
 
