@@ -65,8 +65,8 @@ struct OwnSequences {
     last: AtomicU32,
     /// What the block was given back with.
     given_back: OnceLock<AlignedBuf>,
-    /// The volume has no protection any more: the block is of no concern, unless another host claims
-    /// it.
+    /// The volume has no protection any more: the block is of no concern, unless another host
+    /// claims it.
     dissolved: AtomicBool,
 }
 
