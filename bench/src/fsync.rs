@@ -1,8 +1,8 @@
 //! Threads that each write 16 KiB at random places of a sparse file of their own, and fsync each
 //! write.
 //!
-//! Every variant gets the backing file in turn, formatted anew. lanefs is opened as a caller opens
-//! it who sets no option. The latency of each fsync is kept, so that quantiles are exact.
+//! Every variant gets the backing file in turn, formatted anew. lanefs is opened without any
+//! option. The latency of each fsync is kept, so that quantiles are exact.
 //!
 //! The kernel's file systems have a loop device below them, and lanefs has none. The controls show
 //! what the loop device costs: raw direct I/O and lanefs by direct I/O, each on the backing file

@@ -275,7 +275,7 @@ mod tests {
         notifier.hand_over(job(0, 200));
         assert_eq!(take(&notifier), (200, true));
         assert!(notifier.queued().is_empty(), "the rest is parked");
-        // Whoever is done with one goes on with the next.
+        // The thread that is done with one goes on with the next.
         notifier.done(Some(Some(1000)));
         assert_eq!(take(&notifier).0, THREADS_OF_ONE as u64);
     }

@@ -296,6 +296,22 @@ fn a_first_write_is_repeated_over_no_other_claim() {
     }
 }
 
+/// A connection that is lost while the protection is taken off: the block may hold anything, but
+/// until that is durable another host may claim the volume.
+#[test]
+fn a_claim_that_was_dissolved_repeats_nothing_over_another_one() {
+    let shared = Shared::new();
+    let device = Repeating::new(&shared);
+    let options = OpenOptions::new().mmp_clock(Arc::new(Clock::default()));
+    mmp::disable(device.clone(), options).unwrap();
+    let check = device.guard.lock().unwrap().clone().unwrap().check;
+    let now = || shared.block.read_bytes().unwrap();
+    check(&now()).unwrap();
+    check(&[1; 4096][..now().len()]).unwrap();
+    shared.put(7);
+    assert!(check(&now()).unwrap_err().contains("another one has taken the volume"));
+}
+
 /// A device lends no memory past the fence.
 #[test]
 fn a_claimed_volume_is_not_mapped() {
