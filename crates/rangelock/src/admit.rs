@@ -17,7 +17,8 @@ use lanefs_sync::Arc;
 use lanefs_sync::atomic::{Ordering, fence};
 
 impl RangeLock {
-    /// Locks all leaves under `claims`, which are in ascending order and do not overlap.
+    /// Locks all leaves under `claims`, which are in ascending order and do not overlap. The caller
+    /// holds no leaf.
     pub(crate) fn lock_under(&self, claims: &[Claim]) -> Vec<LeafGuard<'_>> {
         loop {
             let Some(tree) = self.tree() else {
@@ -32,7 +33,8 @@ impl RangeLock {
                 let mut point = claim.range.first;
                 loop {
                     if !leaves.last().is_some_and(|leaf| leaf.has(point)) {
-                        leaves.push(tree.lock(point).1);
+                        let is_first = leaves.is_empty();
+                        leaves.push(if is_first { tree.lock(point).1 } else { tree.lock_beside(point) });
                     }
                     match leaves.last() {
                         Some(leaf) if leaf.hi < claim.range.last => point = leaf.hi + 1,
@@ -305,7 +307,7 @@ impl RangeLock {
         let Some(shared) = self.shared() else { return };
         let _turn = shared.turn.lock();
         // One step, not a look and a store: loom would not try a reader's look between the two (see
-        // `docs/mutations.md`).
+        // `docs/mutations.md` of this crate).
         if self.bias.swap(CLOSING, Ordering::AcqRel) == CLOSED {
             return self.bias.store(CLOSED, Ordering::Release);
         }

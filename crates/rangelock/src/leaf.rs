@@ -24,7 +24,8 @@
 //! version) is not the one it came for. A leaf out of use has a fence that holds no point.
 //!
 //! Hazards: a lock is held for tens of instructions and never across a wait; several leaves are
-//! locked in ascending order of their fences only.
+//! locked in ascending order of their fences only. A thread that holds a leaf only tries to lock
+//! another: until that is locked, its fence may change to lower points (`tree/mod.rs`).
 
 use crate::range::{Claim, Mode, Range};
 use crate::thread_index;
@@ -169,6 +170,12 @@ impl Leaf {
         self.acquire().then(|| self.guard(false))
     }
 
+    /// Tries to lock the leaf as [`try_lock`](Self::try_lock) does, after an attempt that failed:
+    /// the acquisition counts as contended.
+    pub(crate) fn try_lock_again(&self) -> Option<LeafGuard<'_>> {
+        self.acquire_again().then(|| self.guard(true))
+    }
+
     /// Tries to take the leaf. No load first: it would fetch the line as shared, and the write
     /// would have to ask for it again. (So do not keep the result: x86 has one instruction that
     /// sets and tests a bit, and a loop with a load for all else.)
@@ -194,22 +201,38 @@ impl Leaf {
         LeafGuard { leaf: self, body: ManuallyDrop::new(self.body.get_mut()), word, contended }
     }
 
-    /// Spins as long as a running holder may need. After that the holder has probably been
-    /// preempted, and this thread yields its core.
+    /// Tries to take the leaf after an attempt that failed. A load first: while the leaf is locked,
+    /// a write would take the line away from its holder.
+    fn acquire_again(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & LOCKED == 0 && self.acquire()
+    }
+
     #[cold]
     fn acquire_contended(&self) {
-        let mut rounds = 0_u32;
-        while self.word.load(Ordering::Relaxed) & LOCKED != 0 || !self.acquire() {
-            rounds += 1;
-            if cfg!(any(loom, lanefs_schedule)) {
-                thread::yield_now();
-            } else if rounds < 50 {
-                hint::spin_loop();
-            } else if rounds < 100 {
-                thread::yield_now();
-            } else {
-                sleep(Duration::from_micros(50));
-            }
+        let mut backoff = Backoff::default();
+        while !self.acquire_again() {
+            backoff.pause();
+        }
+    }
+}
+
+/// The pauses of a thread between its attempts to lock a leaf.
+#[derive(Default)]
+pub(crate) struct Backoff(u32);
+
+impl Backoff {
+    /// Spins as long as a running holder may need. After that the holder has probably been
+    /// preempted, and this thread yields its core.
+    pub(crate) fn pause(&mut self) {
+        self.0 = self.0.saturating_add(1);
+        if cfg!(any(loom, lanefs_schedule)) {
+            thread::yield_now();
+        } else if self.0 < 50 {
+            hint::spin_loop();
+        } else if self.0 < 100 {
+            thread::yield_now();
+        } else {
+            sleep(Duration::from_micros(50));
         }
     }
 }

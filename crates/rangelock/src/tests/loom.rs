@@ -147,6 +147,18 @@ fn tree() -> RangeLock {
     lock
 }
 
+/// A tree with leaves that start at 0, 10, 20 and 30. The last two have a parent of their own.
+fn tree_of_four() -> RangeLock {
+    let lock = sapling_of_two();
+    // Or a split would merge empty leaves first.
+    let held = [3, 15].map(|point| lock.write(range(point, point)));
+    lock.heed(Advice::SplitAt(20));
+    lock.heed(Advice::SplitAt(30));
+    drop(held);
+    assert_eq!(lock.stats().leaves, 4);
+    lock
+}
+
 fn open() -> RangeLock {
     let lock = RangeLock::new();
     lock.heed(Advice::Share);
@@ -417,6 +429,23 @@ fn loom_a_wide_range_beside_a_merge() {
             let _ = lock.tree().map(Tree::sweep_all);
         },
         |lock, [x, _]| x.write(lock),
+    );
+}
+
+#[test]
+fn loom_a_wide_range_waits_for_no_leaf_that_it_remembers() {
+    // The first leaf is full: a split merges the leaf from 20 on into the next, and gives it the
+    // points from 7 on. The first thread may be on the way to it, and hold the leaf from 10 on.
+    both_while_held(
+        LONG,
+        tree_of_four,
+        &[3, 5, 35],
+        [(12, 25), (8, 14)],
+        |lock, [x, _]| x.write(lock),
+        |lock, [_, y]| {
+            drop(lock.write(range(7, 7)));
+            y.write(lock);
+        },
     );
 }
 

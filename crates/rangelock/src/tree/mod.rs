@@ -17,9 +17,16 @@
 //! grows. There are no epochs and no garbage: a removed node is a spare node at once. The memory is
 //! freed with the lock (or by `RangeLock::trim`).
 //!
-//! **Lock order**: leaves by ascending fence, then `structure`. A sweep holds `structure` and needs
-//! leaves, so it only tries to lock them. A leaf out of use may be locked at any time: a thread
-//! that reaches it by a stale pointer unlocks it at once.
+//! **Lock order**: leaves by ascending fence, then `structure`.
+//!
+//! - A thread that holds no leaf waits for the leaf that its descent found.
+//! - A thread that holds leaves waits for no leaf that it remembers: a stale pointer may lead to a
+//!   leaf that answers for *lower* points by now, or that the thread itself holds. It tries, and
+//!   descends again (`lock_beside`). Only the holder changes the fence of a locked leaf, so the
+//!   current leaf of a higher point is above all that it holds.
+//! - A sweep holds `structure` and needs leaves, so it only tries to lock them.
+//! - A leaf out of use may be locked at any time: a thread that reaches it by a stale pointer
+//!   unlocks it at once. So a split may wait for its new leaf.
 
 mod inner;
 mod link;
@@ -28,7 +35,7 @@ mod pool;
 #[cfg(all(test, loom))]
 pub(crate) use {inner::Inner, link::Link};
 
-use crate::leaf::{Leaf, LeafGuard};
+use crate::leaf::{Backoff, Leaf, LeafGuard};
 #[cfg(not(all(test, loom)))]
 use inner::Inner;
 use inner::KEYS;
@@ -112,7 +119,7 @@ impl Tree {
         }
     }
 
-    /// Locks the leaf that answers for `point`.
+    /// Locks the leaf that answers for `point`. The caller holds no other leaf.
     #[inline(always)]
     pub(crate) fn lock(&self, point: u64) -> (&Leaf, LeafGuard<'_>) {
         let mut missed = 0;
@@ -126,6 +133,28 @@ impl Tree {
             }
             missed += 1;
             if cfg!(loom) || missed > 10 { thread::yield_now() } else { hint::spin_loop() }
+        }
+    }
+
+    /// Locks the leaf that answers for `point`, which lies above all leaves that the caller holds.
+    /// Descends again for each attempt: see the lock order.
+    pub(crate) fn lock_beside(&self, point: u64) -> LeafGuard<'_> {
+        let (mut missed, mut is_contended, mut backoff) = (0, false, Backoff::default());
+        loop {
+            if let Some(leaf) = self.find(point) {
+                let guard = if is_contended { leaf.try_lock_again() } else { leaf.try_lock() };
+                match guard {
+                    Some(mut guard) if guard.has(point) => {
+                        guard.retried += missed;
+                        return guard;
+                    }
+                    Some(_) => missed += 1,
+                    None => is_contended = true,
+                }
+            } else {
+                missed += 1;
+            }
+            backoff.pause();
         }
     }
 
