@@ -65,15 +65,7 @@ pub(crate) fn run<T, E: From<JournalError> + fmt::Display>(
     // Does most of the work while other threads still change the volume.
     core.sync()?;
     core.checkpoint()?;
-    // A transaction that no other thread can commit before this one has its turn.
-    let tid = core.gate.running().tid.next().next();
-    let over = |tid| core.is_durable(tid) || core.has_ended();
-    let turn = loop {
-        core.check()?;
-        if let Some(turn) = core.commits.wait(tid, || core.has_ended()) {
-            break turn;
-        }
-    };
+    let turn = core.take_turn()?;
     let checkpoint = core.checkpointing.lock();
     let unfinished = Unfinished(core);
     let alone = Alone { journal, has_committed: Cell::new(false) };
@@ -81,7 +73,7 @@ pub(crate) fn run<T, E: From<JournalError> + fmt::Display>(
     let outcome = prepared.inspect_err(|e| core.abort(e)).map_err(E::from).and_then(|()| work(&alone));
     let ended = core.end_alone(&alone, outcome.as_ref().err().map(ToString::to_string));
     drop((unfinished, checkpoint));
-    turn.pass(None, over);
+    turn.pass(None, |tid| core.is_durable(tid) || core.has_ended());
     let value = outcome?;
     ended?;
     Ok(value)

@@ -5,6 +5,9 @@
 //! and then wakes the satisfied waiters. The others sleep on, so each waiter is woken once. Before
 //! a round, the leader may wait a moment for the threads of the last round ([`BatonTurn::gather`]).
 //!
+//! A thread that wants the baton itself, for work of its own ([`Baton::take`]), is never satisfied
+//! by another thread's round: it becomes the leader in order of arrival.
+//!
 //! Invariant: the leader publishes its result (an atomic) before it passes the baton. Waiters check
 //! it under the baton's lock, so no waiter can miss it.
 
@@ -40,9 +43,18 @@ struct BatonState<W> {
 
 #[derive(Debug)]
 struct Waiter<W> {
-    /// `None`: the thread waits for the baton to be passed.
-    wants: Option<W>,
+    wants: Wants<W>,
     signal: Arc<Signal<Woken>>,
+}
+
+/// What a thread waits for.
+#[derive(Debug, Clone, Copy)]
+enum Wants<W> {
+    Work(W),
+    /// The end of the running round.
+    Pass,
+    /// To be the leader.
+    Turn,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -77,6 +89,16 @@ impl<W: Copy> Baton<W> {
     /// Waits until the work that the caller `wants` may be done (returns `None`, and the caller
     /// checks again) or until the caller is the leader (returns its turn).
     pub(crate) fn wait(&self, wants: W, is_done: impl FnOnce() -> bool) -> Option<BatonTurn<'_, W>> {
+        self.wait_as(Wants::Work(wants), is_done)
+    }
+
+    /// Waits until the caller is the leader, in order of arrival. Returns `None` if the work
+    /// `has_ended`, or if a leader panicked: the caller checks again.
+    pub(crate) fn take(&self, has_ended: impl FnOnce() -> bool) -> Option<BatonTurn<'_, W>> {
+        self.wait_as(Wants::Turn, has_ended)
+    }
+
+    fn wait_as(&self, wants: Wants<W>, is_done: impl FnOnce() -> bool) -> Option<BatonTurn<'_, W>> {
         let mut state = self.0.lock();
         if is_done() {
             return None;
@@ -85,7 +107,7 @@ impl<W: Copy> Baton<W> {
             state.carried = true;
             return Some(BatonTurn { baton: self, passed: false });
         }
-        let signal = state.queue(Some(wants));
+        let signal = state.queue(wants);
         drop(state);
         match signal.wait() {
             Woken::Look => None,
@@ -102,7 +124,7 @@ impl<W: Copy> Baton<W> {
     pub(crate) fn wait_for_pass(&self) {
         let mut state = self.0.lock();
         if state.carried {
-            let signal = state.queue(None);
+            let signal = state.queue(Wants::Pass);
             drop(state);
             signal.wait();
         }
@@ -114,6 +136,15 @@ impl<W: Copy> Baton<W> {
         self.0.lock().waiting.len()
     }
 
+    /// Makes the next leader gather until so many threads take part, as if as many had shared a
+    /// costly round.
+    #[cfg(test)]
+    pub(crate) fn expect_crowd(&self, crowd: usize) {
+        let mut state = self.0.lock();
+        (state.crowd, state.cost) = (crowd, Duration::from_secs(36_000));
+        state.passed = Some(Instant::now());
+    }
+
     /// Wakes all waiters, which check again.
     pub(crate) fn wake_all(&self) {
         let waiting = std::mem::take(&mut self.0.lock().waiting);
@@ -122,7 +153,7 @@ impl<W: Copy> Baton<W> {
 }
 
 impl<W> BatonState<W> {
-    fn queue(&mut self, wants: Option<W>) -> Arc<Signal<Woken>> {
+    fn queue(&mut self, wants: Wants<W>) -> Arc<Signal<Woken>> {
         let signal = Arc::new(Signal::new());
         self.waiting.push(Waiter { wants, signal: Arc::clone(&signal) });
         if self.waiting.len() + 1 >= self.crowd
@@ -155,9 +186,9 @@ impl<W: Copy> BatonTurn<'_, W> {
         }
     }
 
-    /// Hands the baton to the first waiter whose work is not done, and wakes the waiters for which
-    /// `is_done` holds. `cost` is the part of the round that does not grow with the number of
-    /// threads.
+    /// Hands the baton to the first waiter whose work is not done or that wants the turn itself.
+    /// Wakes the waiters for whose work `is_done` holds. `cost` is the part of the round that does
+    /// not grow with the number of threads.
     pub(crate) fn pass(mut self, cost: Option<Duration>, is_done: impl Fn(W) -> bool) {
         self.passed = true;
         let mut state = self.baton.0.lock();
@@ -167,8 +198,13 @@ impl<W: Copy> BatonTurn<'_, W> {
             // One slow round changes the mean only a little.
             state.cost = (state.cost * 7 + cost.min(MAX_COST)) / 8;
         }
+        let is_over = |waiter: &Waiter<W>| match waiter.wants {
+            Wants::Work(work) => is_done(work),
+            Wants::Pass => true,
+            Wants::Turn => false,
+        };
         let (done, mut rest): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut state.waiting).into_iter().partition(|w| w.wants.is_none_or(&is_done));
+            std::mem::take(&mut state.waiting).into_iter().partition(is_over);
         let next = if rest.is_empty() { None } else { Some(rest.remove(0)) };
         state.waiting = rest;
         state.carried = next.is_some();
@@ -246,12 +282,7 @@ mod tests {
     fn a_leader_that_gathers_is_told_when_all_are_here() {
         model(|| {
             let work = Arc::new(Work::default());
-            // As if two had taken part before.
-            {
-                let mut state = work.baton.0.lock();
-                (state.crowd, state.cost) = (2, Duration::from_secs(36_000));
-                state.passed = Some(Instant::now());
-            }
+            work.baton.expect_crowd(2);
             let first = work.baton.wait(1, || false).unwrap();
             let other = {
                 let work = Arc::clone(&work);
@@ -276,6 +307,63 @@ mod tests {
                 thread::spawn(move || work.reach(1))
             };
             work.baton.wait_for_pass();
+            other.join().unwrap();
+        });
+    }
+
+    /// A close is not kept waiting by threads that commit without a pause.
+    #[test]
+    fn a_thread_that_wants_the_turn_has_it_in_order() {
+        model(|| {
+            let work = Arc::new(Work::default());
+            let wait_for = |waiters| {
+                while work.baton.waiters() < waiters {
+                    thread::yield_now();
+                }
+            };
+            let first = work.baton.wait(1, || false).unwrap();
+            let second = {
+                let work = Arc::clone(&work);
+                thread::spawn(move || {
+                    let turn = work.baton.take(|| false).expect("no turn");
+                    work.done.store(1, Ordering::Relaxed);
+                    turn.pass(None, |goal| goal <= 1);
+                })
+            };
+            wait_for(1);
+            let third = {
+                let work = Arc::clone(&work);
+                thread::spawn(move || {
+                    let turn = work.baton.wait(2, || false).expect("not done");
+                    assert_eq!(work.done.load(Ordering::Relaxed), 1);
+                    turn.pass(None, |_| true);
+                })
+            };
+            wait_for(2);
+            first.pass(None, |goal| goal <= 1);
+            second.join().unwrap();
+            third.join().unwrap();
+            assert!(!work.baton.is_carried());
+        });
+    }
+
+    /// A thread that waits to close a journal is not left asleep when that aborts.
+    #[test]
+    fn a_thread_that_wants_the_turn_is_woken_by_an_end() {
+        model(|| {
+            let work = Arc::new(Work::default());
+            let turn = work.baton.wait(1, || false).unwrap();
+            let other = {
+                let work = Arc::clone(&work);
+                thread::spawn(move || {
+                    let has_ended = || work.done.load(Ordering::Acquire) > 0;
+                    assert!(work.baton.take(has_ended).is_none());
+                    assert!(has_ended());
+                })
+            };
+            work.done.store(1, Ordering::Release);
+            work.baton.wake_all();
+            turn.pass(None, |_| true);
             other.join().unwrap();
         });
     }

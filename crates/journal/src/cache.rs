@@ -2,10 +2,21 @@
 //!
 //! A buffer is evicted only if the cache holds the only reference, so a block is in memory at most
 //! once. Transactions keep references to the buffers they changed. The checkpoint keeps contents
-//! that are committed and not checkpointed; a read looks there before it reads the device. The
-//! capacity bounds unreferenced buffers; referenced ones come on top.
+//! that are committed and not checkpointed; a read looks there before it reads the device.
+//!
+//! The capacity counts all buffers of a shard, referenced ones too. An insertion into a full shard
+//! looks at a few buffers and evicts the idle ones. If there is none among them, the shard grows
+//! beyond its capacity, and later insertions evict more than one each.
+//!
+//! The capacity follows what changed blocks leave of the memory (`Core::divide`). A lower one
+//! evicts nothing by itself; the next insertions do. The bound of the memory holds until then: a
+//! block that becomes uncheckpointed shares its content with its buffer. It needs memory of its own
+//! only if an insertion evicts the buffer, and then the lower capacity counts, or if a transaction
+//! changes it, and the capacity always leaves room for two transactions.
 
 use crate::Buffer;
+use lanefs_sync::atomic::AtomicUsize;
+use lanefs_sync::atomic::Ordering::Relaxed;
 use lanefs_sync::{IntMap, Mutex, Padded};
 use std::collections::VecDeque;
 
@@ -17,8 +28,9 @@ const SWEEP: usize = 32;
 #[derive(Debug)]
 pub(crate) struct Cache {
     shards: Vec<Padded<Mutex<Shard>>>,
-    /// Blocks that a shard keeps.
-    capacity: usize,
+    /// Blocks that a shard keeps. Relaxed: it guards no other memory. An insertion that sees an old
+    /// value evicts too much or too little, and a later one corrects that.
+    capacity: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -31,7 +43,14 @@ struct Shard {
 impl Cache {
     pub(crate) fn new(blocks: usize) -> Self {
         let shards = (0..SHARDS).map(|_| Padded::default()).collect();
-        Self { shards, capacity: (blocks / SHARDS).max(8) }
+        let cache = Self { shards, capacity: AtomicUsize::new(0) };
+        cache.set_capacity(blocks);
+        cache
+    }
+
+    /// Sets how many blocks the cache keeps. Evicts none.
+    pub(crate) fn set_capacity(&self, blocks: usize) {
+        self.capacity.store((blocks / SHARDS).max(8), Relaxed);
     }
 
     fn shard(&self, block: u64) -> &Mutex<Shard> {
@@ -50,7 +69,7 @@ impl Cache {
             buffer.touch();
             return buffer.clone();
         }
-        shard.make_room(self.capacity);
+        shard.make_room(self.capacity.load(Relaxed));
         let buffer = Buffer::empty(block);
         shard.buffers.insert(block, buffer.clone());
         shard.clock.push_back(block);
@@ -114,18 +133,45 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ops::Range;
+
+    fn insert(cache: &Cache, blocks: Range<u64>) {
+        blocks.for_each(|block| drop(cache.get_or_insert(block)));
+    }
 
     #[test]
     fn what_is_used_stays_and_the_rest_is_bounded() {
         let cache = Cache::new(SHARDS * 10);
         let held: Vec<Buffer> = (0..100).map(|b| cache.get_or_insert(b)).collect();
-        for block in 1000..20_000 {
-            cache.get_or_insert(block);
-        }
-        assert!(cache.len() <= SHARDS * 10 + held.len(), "{}", cache.len());
+        insert(&cache, 1000..20_000);
+        assert_eq!(cache.len(), SHARDS * 10, "buffers in use count");
         for buffer in &held {
             assert_eq!(cache.blocks_in(buffer.block(), 1), [buffer.block()]);
         }
+    }
+
+    #[test]
+    fn what_is_used_goes_beyond_the_capacity_and_insertions_evict_it_later() {
+        let cache = Cache::new(SHARDS * 10);
+        let held: Vec<Buffer> = (0..SHARDS as u64 * 20).map(|b| cache.get_or_insert(b)).collect();
+        assert_eq!(cache.len(), held.len());
+        drop(held);
+        insert(&cache, 10_000..20_000);
+        assert_eq!(cache.len(), SHARDS * 10);
+    }
+
+    #[test]
+    fn the_capacity_changes_and_a_lower_one_is_reached_by_insertions() {
+        let cache = Cache::new(SHARDS * 24);
+        insert(&cache, 0..10_000);
+        assert_eq!(cache.len(), SHARDS * 24);
+        cache.set_capacity(SHARDS * 10);
+        assert_eq!(cache.len(), SHARDS * 24);
+        insert(&cache, 10_000..20_000);
+        assert_eq!(cache.len(), SHARDS * 10);
+        cache.set_capacity(SHARDS * 24);
+        insert(&cache, 20_000..30_000);
+        assert_eq!(cache.len(), SHARDS * 24);
     }
 
     #[test]

@@ -14,6 +14,7 @@
 //! - The last commit opens no other transaction: none commits between the last checkpoint and the
 //!   superblock update that marks the log empty.
 
+use crate::baton::BatonTurn;
 use crate::checkpoint::Landing;
 use crate::core::{Core, Past};
 use crate::gate::Place;
@@ -33,7 +34,9 @@ type Data = Vec<Box<dyn CommitData>>;
 
 /// Runs `f` on the writes of data.
 fn with_writes<R>(data: &Data, f: impl FnOnce(&[WriteOp<'_>]) -> Result<R>) -> Result<R> {
-    let writes: Vec<(u64, Vec<&[u8]>)> = data.iter().flat_map(|data| data.writes()).collect();
+    let mut all = data.iter().map(|data| data.writes());
+    let mut writes = all.next().unwrap_or_default();
+    writes.extend(all.flatten());
     let ops: Vec<_> = writes.iter().map(|(offset, data)| WriteOp { offset: *offset, data }).collect();
     f(&ops)
 }
@@ -277,8 +280,8 @@ impl Core {
         Ok(flushing)
     }
 
-    /// Publishes that transaction `tid` is durable, and updates revokes, freed blocks and credit
-    /// limits.
+    /// Publishes that transaction `tid` is durable, and updates revokes, freed blocks and the
+    /// division of log and memory.
     fn finish(&self, tid: Tid, txn: &mut Transaction) {
         let mut revoked: Vec<u64> = txn.revokes.drain().collect();
         revoked.sort_unstable();
@@ -289,10 +292,7 @@ impl Core {
         self.set_committed(tid);
         let mut state = self.state.lock();
         state.committing = 0;
-        self.help(self.gate.raise_limit(self.limit(&state)));
-        if self.wants_checkpoint(&state) {
-            self.background.want_checkpoint();
-        }
+        self.divide(&state);
     }
 
     pub(crate) fn report_freed(&self, freed: &[Freed]) {
@@ -362,13 +362,21 @@ impl Core {
         }
         state.during_checkpoint = state.used.saturating_sub(used_before);
         state.used -= freed;
-        self.help(self.gate.raise_limit(self.limit(&state)));
-        if self.wants_checkpoint(&state) {
-            self.background.want_checkpoint();
-        }
+        self.divide(&state);
         drop(state);
         self.counters.checkpoint.record_time(began.elapsed());
         Ok(())
+    }
+
+    /// Waits for the turn to commit, in order of arrival: no other thread commits until the caller
+    /// passes it.
+    pub(crate) fn take_turn(&self) -> Result<BatonTurn<'_, Tid>> {
+        loop {
+            self.check()?;
+            if let Some(turn) = self.commits.take(|| self.has_ended()) {
+                return Ok(turn);
+            }
+        }
     }
 
     /// Commits and checkpoints everything, marks the log empty, and admits no more handles.
@@ -381,13 +389,7 @@ impl Core {
         // Does most of the work while other threads still change the volume.
         self.sync()?;
         self.checkpoint()?;
-        let tid = self.gate.running().tid;
-        let turn = loop {
-            self.check()?;
-            if let Some(turn) = self.commits.wait(tid, || self.has_ended()) {
-                break turn;
-            }
-        };
+        let turn = self.take_turn()?;
         // Commits the changes made since, and admits no more. No waiting thread sees the end of the
         // journal before the log is empty.
         let unfinished = Unfinished(self);

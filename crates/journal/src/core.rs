@@ -51,24 +51,32 @@ pub(crate) struct CoreState {
 
 /// The division of the blocks in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shares {
-    /// Blocks that the cache keeps.
-    pub(crate) clean: usize,
+struct Shares {
+    /// Blocks in memory.
+    blocks: usize,
     /// Blocks of the running and the committing transaction, and blocks that are committed and not
     /// checkpointed. Handles that would exceed it wait for a checkpoint.
-    pub(crate) changed: u32,
+    changed: u32,
     /// Credits of a transaction. Two transactions leave half of `changed` to blocks that are not
     /// checkpointed.
-    pub(crate) transaction: u32,
+    transaction: u32,
 }
 
 impl Shares {
     /// The least number of blocks for which `changed` and `transaction` are counted.
     const LEAST: usize = 4096;
 
-    fn of(blocks: usize) -> Self {
+    /// Divides `blocks`. The log has room for transactions of `credits`.
+    fn of(blocks: usize, credits: u32) -> Self {
         let changed = u32::try_from(blocks.max(Self::LEAST) / 2).unwrap_or(u32::MAX);
-        Self { clean: blocks / 2, changed, transaction: changed / 4 }
+        Self { blocks, changed, transaction: credits.min(changed / 4) }
+    }
+
+    /// Returns how many blocks the cache keeps beside so many uncheckpointed ones: all that they
+    /// and two transactions leave, at least half.
+    fn clean(&self, uncheckpointed: usize) -> usize {
+        let changed = uncheckpointed.saturating_add(2 * self.transaction as usize);
+        self.blocks.saturating_sub(changed).max(self.blocks / 2)
     }
 }
 
@@ -78,7 +86,7 @@ pub(crate) struct Core {
     /// Blocks of the device.
     blocks: AtomicU64,
     cache: Cache,
-    pub(crate) shares: Shares,
+    shares: Shares,
     pub(crate) gate: Gate,
     /// By slot of the gate.
     pub(crate) transactions: [Mutex<Transaction>; 2],
@@ -102,7 +110,6 @@ pub(crate) struct Core {
     interval: Duration,
     read_only: bool,
     threads: bool,
-    max_credits: u32,
 }
 
 impl Core {
@@ -116,15 +123,14 @@ impl Core {
             opened.0.clock = clock;
             (writer, first, head) = (Some(opened.0), opened.1, opened.2);
         }
-        let shares = Shares::of(cache_blocks);
-        let max_credits = writer.as_ref().map_or(u32::MAX, LogWriter::max_credits).min(shares.transaction);
+        let shares = Shares::of(cache_blocks, writer.as_ref().map_or(u32::MAX, LogWriter::max_credits));
         Ok(Self {
             device,
             block_size,
             blocks: AtomicU64::new(blocks),
-            cache: Cache::new(shares.clean),
+            cache: Cache::new(shares.clean(0)),
             shares,
-            gate: Gate::new(first, max_credits),
+            gate: Gate::new(first, shares.transaction),
             transactions: Default::default(),
             log: writer,
             uncheckpointed: Committed::default(),
@@ -149,7 +155,6 @@ impl Core {
             interval: commit_interval,
             read_only,
             threads,
-            max_credits,
         })
     }
 
@@ -163,7 +168,7 @@ impl Core {
     }
 
     pub(crate) fn max_credits(&self) -> u32 {
-        self.max_credits
+        self.shares.transaction
     }
 
     /// Credits that handles may take beyond the limit of a transaction.
@@ -313,8 +318,8 @@ impl Core {
         if self.read_only {
             return Err(JournalError::ReadOnly);
         }
-        if credits > self.max_credits {
-            return Err(JournalError::TooManyCredits { asked: credits, max: self.max_credits });
+        if credits > self.max_credits() {
+            return Err(JournalError::TooManyCredits { asked: credits, max: self.max_credits() });
         }
         self.note_use();
         let _timer = self.counters.start.start();
@@ -432,13 +437,29 @@ impl Core {
         first
     }
 
+    /// Divides log and memory anew, after a commit or a checkpoint: raises the credit limit, leaves
+    /// to the cache what changed blocks do not need, and requests a checkpoint if it is time.
+    pub(crate) fn divide(&self, state: &CoreState) {
+        let uncheckpointed = self.uncheckpointed.len();
+        self.cache.set_capacity(self.shares.clean(uncheckpointed));
+        self.help(self.gate.raise_limit(self.limit_beside(uncheckpointed, state)));
+        if self.wants_checkpoint(uncheckpointed, state) {
+            self.background.want_checkpoint();
+        }
+    }
+
     /// Returns the credit limit of the running transaction for the current use of log and memory.
     pub(crate) fn limit(&self, state: &CoreState) -> u32 {
-        let Some(log) = &self.log else { return self.max_credits };
+        self.limit_beside(self.uncheckpointed.len(), state)
+    }
+
+    /// Returns the [`limit`](Self::limit) beside so many uncheckpointed blocks.
+    fn limit_beside(&self, uncheckpointed: usize, state: &CoreState) -> u32 {
+        let Some(log) = &self.log else { return self.max_credits() };
         let free = log.len().saturating_sub(state.used).saturating_sub(state.committing);
-        let in_memory = self.uncheckpointed.len() as u64 + u64::from(state.committing);
+        let in_memory = uncheckpointed as u64 + u64::from(state.committing);
         let memory = u64::from(self.shares.changed).saturating_sub(in_memory);
-        let credits = log.credits_for(free.saturating_sub(1)).min(self.max_credits);
+        let credits = log.credits_for(free.saturating_sub(1)).min(self.max_credits());
         u32::try_from(memory).map_or(credits, |memory| credits.min(memory))
     }
 
@@ -464,12 +485,12 @@ impl Core {
     /// Returns whether it is time for a checkpoint: half of the log or half of the memory for
     /// changed blocks is in use, or commits during a checkpoint write so much that handles would
     /// have to wait for it.
-    pub(crate) fn wants_checkpoint(&self, state: &CoreState) -> bool {
+    fn wants_checkpoint(&self, uncheckpointed: usize, state: &CoreState) -> bool {
         let Some(log) = &self.log else { return false };
         let ahead =
             u64::from(state.used) + u64::from(state.committing) + 2 * u64::from(state.during_checkpoint);
         state.used > log.len() / 2
             || ahead > u64::from(log.len() - log.len() / 4)
-            || self.uncheckpointed.len() > self.shares.changed as usize / 2
+            || uncheckpointed > self.shares.changed as usize / 2
     }
 }

@@ -171,10 +171,10 @@ mod tests {
         }
 
         /// Writes and makes it durable, as an fdatasync would.
-        fn write_and_sync(&self) {
+        fn write_and_sync(&self, gather: bool) {
             let mine = self.written.fetch_add(1, Ordering::Relaxed) + 1;
             let ticket = self.shared.ticket();
-            self.shared.wait_with(ticket, false, || self.flush()).unwrap();
+            self.shared.wait_with(ticket, gather, || self.flush()).unwrap();
             assert!(self.durable.load(Ordering::Relaxed) >= mine);
             assert!(self.shared.is_done(ticket));
         }
@@ -187,15 +187,31 @@ mod tests {
             let others: Vec<_> = (0..2)
                 .map(|_| {
                     let medium = Arc::clone(&medium);
-                    thread::spawn(move || medium.write_and_sync())
+                    thread::spawn(move || medium.write_and_sync(false))
                 })
                 .collect();
-            medium.write_and_sync();
+            medium.write_and_sync(false);
             others.into_iter().for_each(|other| other.join().unwrap());
             let flushes = medium.flushes.load(Ordering::Relaxed);
             assert!((1..=3).contains(&flushes));
             // Nothing was written since.
             medium.shared.wait_with(Ticket(flushes), false, || panic!("no flush is needed")).unwrap();
+        });
+    }
+
+    /// The one that is first waits for the other, whose write the flush then covers too.
+    #[test]
+    fn threads_that_are_gathered_share_a_flush() {
+        model(|| {
+            let medium = Arc::new(Medium::default());
+            medium.shared.baton.expect_crowd(2);
+            let other = {
+                let medium = Arc::clone(&medium);
+                thread::spawn(move || medium.write_and_sync(true))
+            };
+            medium.write_and_sync(true);
+            other.join().unwrap();
+            assert_eq!(medium.flushes.load(Ordering::Relaxed), 1);
         });
     }
 

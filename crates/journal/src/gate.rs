@@ -309,6 +309,9 @@ impl Gate {
     /// there is one, still waits.
     pub(crate) fn reopen(&self) -> Option<Refused> {
         self.unlock(self.slot(self.current.load(Ordering::Acquire)));
+        // A thread that queues up may still look at the slot that was current before
+        // `step_closed`, so the two do not meet in one word.
+        fence(Ordering::SeqCst);
         self.admit_any()
     }
 

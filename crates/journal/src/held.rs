@@ -16,20 +16,11 @@ impl Core {
         if self.log.is_none() {
             return Ok(None);
         }
-        // A transaction that no other thread can commit before this one has its turn: the second
-        // after the running one.
-        let tid = self.gate.running().tid.next().next();
-        let over = |tid| self.is_durable(tid) || self.has_ended();
-        let turn = loop {
-            self.check()?;
-            if let Some(turn) = self.commits.wait(tid, || self.has_ended()) {
-                break turn;
-            }
-        };
+        let turn = self.take_turn()?;
         let checkpoint = self.checkpointing.lock();
         let seen = self.check().map(|()| look());
         drop(checkpoint);
-        turn.pass(None, over);
+        turn.pass(None, |tid| self.is_durable(tid) || self.has_ended());
         seen.map(Some)
     }
 }
@@ -82,6 +73,35 @@ mod tests {
         });
         journal.close().unwrap();
         assert!(matches!(journal.hold(|| ()), Err(JournalError::Closed)));
+    }
+
+    /// A hold comes before a commit that waits behind it, whatever becomes durable meanwhile.
+    #[test]
+    fn a_hold_has_its_turn_in_order() {
+        let device = Arc::new(empty_log(1024));
+        let journal = Journal::open(device as Arc<dyn BlockDevice>, options(1024)).unwrap();
+        let handle = journal.start(1).unwrap();
+        handle.write(&journal.read(100).unwrap()).unwrap()[0] = 1;
+        let tid = handle.tid();
+        handle.stop();
+        let commits = &journal.core.commits;
+        let wait_for = |waiters| {
+            while commits.waiters() < waiters {
+                std::thread::yield_now();
+            }
+        };
+        let turn = commits.take(|| false).unwrap();
+        let held = std::thread::scope(|scope| {
+            let hold = scope.spawn(|| journal.hold(|| journal.is_durable(tid)));
+            wait_for(1);
+            let commit = scope.spawn(|| journal.commit(tid));
+            wait_for(2);
+            turn.pass(None, |other| other != tid);
+            commit.join().unwrap().unwrap();
+            hold.join().unwrap()
+        });
+        assert_eq!(held.unwrap(), Some(false));
+        journal.close().unwrap();
     }
 
     #[test]

@@ -9,9 +9,10 @@ pub type OnFreed = Box<dyn Fn(&[Freed]) + Send + Sync>;
 pub struct Options {
     /// Bytes of a block: 1024 to 65536.
     pub block_size: u32,
-    /// The most blocks in memory. Half are for the cache. The other half, computed from at least
-    /// 4096 blocks, is for blocks that transactions have changed and blocks that are committed and
-    /// not checkpointed; one transaction gets a quarter of it.
+    /// The most blocks in memory. Half, computed from at least 4096 blocks, is for blocks that
+    /// transactions have changed and blocks that are committed and not checkpointed; one
+    /// transaction gets a quarter of it. The cache has the other half, and what changed blocks and
+    /// two transactions leave of this one.
     pub cache_blocks: usize,
     /// Where the log is. `None`: no journal, and a commit overwrites the blocks in place.
     pub log: Option<LogConfig>,

@@ -5,6 +5,7 @@ use crate::pending::{CommitData, Ordered};
 use crate::{Buffer, Freed, Tid};
 use lanefs_sync::IntSet;
 use lanefs_sync::time::Instant;
+use std::mem;
 use std::sync::Arc;
 
 /// Runs of freed blocks and pieces of ordered data with which a transaction is committed: a few MiB
@@ -47,8 +48,8 @@ impl Transaction {
 
     /// Adds a handle's changes. Returns whether they are the first of the transaction.
     pub(crate) fn merge(&mut self, buffers: &mut Vec<Buffer>, freed: &mut Vec<Freed>) -> bool {
-        self.buffers.append(buffers);
-        self.freed.append(freed);
+        append(&mut self.buffers, buffers);
+        append(&mut self.freed, freed);
         let first = self.since.is_none() && (self.is_dirty() || !self.freed.is_empty());
         if first {
             self.since = Some(Instant::now());
@@ -59,12 +60,18 @@ impl Transaction {
     /// Returns the closed transaction as it goes to the log.
     pub(crate) fn snapshot(&self, tid: Tid) -> Snapshot {
         let content = |buffer: &Buffer| Some((buffer.block(), buffer.snapshot(tid)?));
-        let mut blocks: Vec<_> = self.buffers.iter().filter_map(content).collect();
+        let mut blocks = Vec::with_capacity(self.buffers.len());
+        blocks.extend(self.buffers.iter().filter_map(content));
         blocks.sort_unstable_by_key(|(block, _)| *block);
         let mut revokes: Vec<u64> = self.revokes.iter().copied().collect();
         revokes.sort_unstable();
         Snapshot { tid, blocks, revokes }
     }
+}
+
+/// Moves all of `from` to the end of `to`. An empty list takes over the memory of `from`.
+fn append<T>(to: &mut Vec<T>, from: &mut Vec<T>) {
+    if to.is_empty() { mem::swap(to, from) } else { to.append(from) }
 }
 
 /// The contents of a closed transaction.

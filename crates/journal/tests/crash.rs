@@ -42,7 +42,11 @@ fn config() -> LogConfig {
 }
 
 fn volume(head: u32) -> Image {
-    let mut sb = Superblock::new(BLOCK, LOG_BLOCKS, [9; 16]);
+    volume_of([9; 16], head)
+}
+
+fn volume_of(uuid: [u8; 16], head: u32) -> Image {
+    let mut sb = Superblock::new(BLOCK, LOG_BLOCKS, uuid);
     sb.set_features(Compat::empty(), Incompat::CSUM_V3 | Incompat::BIT64);
     sb.set_head(head);
     let mut image = Image::zeroed((LOG + u64::from(LOG_BLOCKS)) * u64::from(BLOCK));
@@ -336,6 +340,54 @@ fn a_commit_block_is_not_torn_at_words() {
         }
     }
     assert!(states > 50, "{states} states");
+}
+
+/// Commits one transaction of some blocks on memory. Returns the writes.
+fn commit_once(image: Image, blocks: u64) -> Log {
+    let device = Arc::new(RecordingDevice::new(image).with_atomic_write(8));
+    let options = Options { log: Some(config()), commit_interval: Duration::ZERO, ..Options::new(BLOCK) };
+    let journal = Journal::open(device.clone(), options).unwrap();
+    let handle = journal.start(blocks as u32).unwrap();
+    for block in FIRST..FIRST + blocks {
+        handle.write(&journal.read(block).unwrap()).unwrap().fill(7);
+    }
+    handle.stop();
+    journal.sync().unwrap();
+    drop(journal);
+    device.log()
+}
+
+/// A log that was not zeroed has the same transaction of an earlier volume. A cut that leaves all
+/// of the new commit block but its head, and nothing else of the batch, makes no commit block: a
+/// reader that knows of no tears finds an empty log.
+#[test]
+fn a_commit_block_is_not_completed_by_the_head_of_an_earlier_one() {
+    let recover = |image: Image| {
+        let report = recovery::recover(&OverlayDevice::new(image), BLOCK, &config());
+        report.unwrap().transactions
+    };
+    let first = (LOG + 1) * u64::from(BLOCK);
+    for blocks in 1..8 {
+        let mut left = vec![0; ((LOG_BLOCKS - 1) * BLOCK) as usize];
+        commit_once(volume_of([3; 16], 1), blocks).image_of(|_| true).read(first, &mut left);
+        let mut image = volume(1);
+        image.write(first, &left);
+        let log = commit_once(image, blocks);
+        let (mut image, mut batches) = (log.base.clone(), 0);
+        for entry in &log.entries {
+            let LogEntry::Write { offset, data } = entry else { continue };
+            if data.len() > BLOCK as usize {
+                assert_eq!(*offset, first);
+                let behind_head = data.len() - BLOCK as usize + 16;
+                let mut cut = image.clone();
+                cut.write(offset + behind_head as u64, &data[behind_head..]);
+                assert_eq!(recover(cut), 0, "{blocks} blocks");
+                batches += 1;
+            }
+            image.write(*offset, data);
+        }
+        assert_eq!((batches, recover(image)), (1, 1));
+    }
 }
 
 fn judge_torn(image: &Image, run: &Run, promised: &[Promise]) {

@@ -221,6 +221,48 @@ fn syncs_without_a_pause_and_handles_do_not_keep_each_other_away() {
     });
 }
 
+/// Clean blocks have the memory that changed blocks and two transactions leave, as much as that is
+/// after each commit and checkpoint.
+#[test]
+fn the_cache_has_what_changed_blocks_leave() {
+    const BLOCK: u32 = 1024;
+    const LOG: u32 = 32 << 10;
+    const MEMORY: usize = 4096;
+    /// Around three quarters, which two transactions leave: shards may exceed their capacity.
+    const UNCHANGED: std::ops::Range<usize> = MEMORY * 11 / 16..MEMORY * 13 / 16;
+    let device = Arc::new(MemDevice::new(size(BLOCK, LOG) as usize));
+    prepare(&*device, BLOCK, LOG);
+    // Without threads nothing is checkpointed by itself.
+    let options = Options { cache_blocks: MEMORY, threads: false, ..options(BLOCK, LOG) };
+    let journal = Journal::open(device, options).unwrap();
+    assert_eq!(journal.max_credits() as usize, MEMORY / 8);
+    let after_reads = || {
+        (0..BLOCKS).for_each(|block| drop(journal.read(block).unwrap()));
+        let levels = journal.stats().levels;
+        (levels.blocks_in_memory as usize, levels.blocks_to_checkpoint)
+    };
+    let (all, _) = after_reads();
+    assert!(UNCHANGED.contains(&all), "{all} blocks");
+
+    for first in [0, 500, 1000] {
+        let handle = journal.start(500).unwrap();
+        for block in first..first + 500 {
+            handle.write(&journal.read(block).unwrap()).unwrap()[0] = 1;
+        }
+        let tid = handle.tid();
+        handle.stop();
+        journal.commit(tid).unwrap();
+    }
+    let (all, changed) = after_reads();
+    assert_eq!(changed, 1500);
+    assert!(all <= MEMORY, "{all} blocks");
+
+    journal.checkpoint().unwrap();
+    let (all, changed) = after_reads();
+    assert!(changed == 0 && UNCHANGED.contains(&all), "{all} blocks");
+    journal.close().unwrap();
+}
+
 /// For any size of the log, changed and uncheckpointed blocks stay within their half of the memory,
 /// and handles wait for that.
 #[test]

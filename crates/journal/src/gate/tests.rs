@@ -106,6 +106,55 @@ fn a_raised_limit_wakes() {
 }
 
 #[test]
+fn a_transaction_that_was_stepped_to_is_opened_for_a_sleeper() {
+    model(|| {
+        let gate = Arc::new(Gate::new(Tid(1), 8));
+        let work = Arc::new(Work::default());
+        let waiter = {
+            let (gate, work) = (Arc::clone(&gate), Arc::clone(&work));
+            thread::spawn(move || worker(&gate, &work, 3))
+        };
+        gate.close();
+        let at_close = work.done[1].load(Ordering::Relaxed);
+        gate.step_closed(Tid(2), 8);
+        gate.reopen();
+        waiter.join().unwrap();
+        assert_eq!(work.done[1].load(Ordering::Relaxed), at_close);
+        assert_eq!(at_close + work.done[2].load(Ordering::Relaxed), 1);
+    });
+}
+
+/// As in the journal, the limit is raised and a transaction is opened under one lock, which also
+/// has what the limit is counted from.
+#[test]
+fn a_limit_that_is_raised_beside_a_commit_lets_in() {
+    model(|| {
+        let shared = Arc::new((Gate::new(Tid(1), 1), Mutex::new(1)));
+        let waiter = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let (gate, limit) = &*shared;
+                let place = gate.enter(3, |_| {
+                    let mut limit = limit.lock();
+                    *limit = 4;
+                    gate.raise_limit(*limit);
+                    Ok::<(), ()>(())
+                });
+                gate.leave(place.unwrap().slot, 3);
+            })
+        };
+        let (gate, limit) = &*shared;
+        gate.close();
+        {
+            let limit = limit.lock();
+            gate.open_next(Tid(2), *limit);
+        }
+        waiter.join().unwrap();
+        assert_eq!(gate.inside().waiting, 0);
+    });
+}
+
+#[test]
 fn credits_that_come_back_let_the_next_in() {
     model(|| {
         let gate = Arc::new(Gate::new(Tid(1), 4));

@@ -149,13 +149,15 @@ impl LogWriter {
     ) -> Result<(u32, Crc32Be)> {
         self.prepare_superblock(device, txn, head)?;
         let mut crc = Crc32Be::default();
-        let mut blocks = self.revoke_blocks(txn);
+        let mut blocks = Vec::with_capacity(self.size_of(txn.blocks.len(), txn.revokes.len()) as usize);
+        self.add_revokes(&mut blocks, txn);
         for group in txn.blocks.chunks(self.tags_per_block as usize) {
             self.add_group(&mut blocks, &mut crc, txn.tid, group);
         }
         let commit_at = self.ring.advance(head, blocks.len() as u32);
         if writes_head_last(device) {
             let mut commit = self.commit_block(txn.tid, crc);
+            self.clear_stale_head(device, commit_at, &commit)?;
             if let Some(head) = commit.get_mut(..COMMIT_HEAD) {
                 head.fill(0);
             }
@@ -163,6 +165,21 @@ impl LogWriter {
         }
         self.write_blocks(device, head, &blocks, data)?;
         Ok((commit_at, crc))
+    }
+
+    /// Clears the head of `commit`, durably, if it stands at `at` already: an earlier volume has
+    /// left it, whose log was not zeroed. With it the block would be complete before the flush.
+    fn clear_stale_head(&self, device: &dyn BlockDevice, at: u32, commit: &[u8]) -> Result<()> {
+        let offset = self.map.locate(at, 1)?.0;
+        let mut head = AlignedBuf::zeroed(COMMIT_HEAD);
+        // One that cannot be read may be such a head.
+        let is_read = device.read_at(&mut head, offset).is_ok();
+        if is_read && head.get(..jbd2::HEADER_LEN) != commit.get(..jbd2::HEADER_LEN) {
+            return Ok(());
+        }
+        head.fill(0);
+        device.write_at(&head, offset)?;
+        Ok(device.flush()?)
     }
 
     fn commit_block(&self, tid: Tid, crc: Crc32Be) -> AlignedBuf {
@@ -182,10 +199,8 @@ impl LogWriter {
         crc: Crc32Be,
     ) -> Result<()> {
         let block = self.commit_block(tid, crc);
-        match block.get(..COMMIT_HEAD).filter(|_| writes_head_last(device)) {
-            Some(head) => Ok(device.write_at(head, self.map.locate(at, 1)?.0)?),
-            None => self.write_blocks(device, at, &[LogBlock::Made(block)], &[]),
-        }
+        let head = block.get(..COMMIT_HEAD).filter(|_| writes_head_last(device));
+        Ok(device.write_at(head.unwrap_or(&block), self.map.locate(at, 1)?.0)?)
     }
 
     /// Writes that the log starts with transaction `tid` at block `start`. The caller flushes.
@@ -235,19 +250,19 @@ impl LogWriter {
         AlignedBuf::zeroed(self.map.block_size())
     }
 
-    fn revoke_blocks(&self, txn: &Snapshot) -> Vec<LogBlock> {
+    fn add_revokes(&self, blocks: &mut Vec<LogBlock>, txn: &Snapshot) {
         let make = |revokes: &[u64]| {
             let mut block = self.block();
             RevokeBlock::write(&self.layout, &mut block, txn.tid.0, revokes);
             LogBlock::Made(block)
         };
-        txn.revokes.chunks(self.revokes_per_block as usize).map(make).collect()
+        blocks.extend(txn.revokes.chunks(self.revokes_per_block as usize).map(make));
     }
 
     fn add_group(&self, blocks: &mut Vec<LogBlock>, crc: &mut Crc32Be, tid: Tid, group: &[(u64, Content)]) {
         let mut made = self.block();
         let mut descriptor = Descriptor::new(&self.layout, &mut made, tid.0);
-        let mut copies = Vec::with_capacity(group.len());
+        let from = blocks.len();
         for (home, content) in group {
             let escaped = jbd2::needs_escape(content);
             let copy = if escaped {
@@ -258,12 +273,11 @@ impl LogWriter {
                 LogBlock::Copy(Content::clone(content))
             };
             descriptor.push(*home, copy.bytes(), escaped);
-            copies.push(copy);
+            blocks.push(copy);
         }
         descriptor.finish();
-        blocks.push(LogBlock::Made(made));
-        let from = blocks.len() - 1;
-        blocks.append(&mut copies);
+        // In the log it comes before its copies.
+        blocks.insert(from, LogBlock::Made(made));
         if self.layout.checksum == Checksum::V1 {
             blocks.iter().skip(from).for_each(|block| crc.update(block.bytes()));
         }
@@ -279,7 +293,9 @@ impl LogWriter {
     ) -> Result<()> {
         let bytes: Vec<&[u8]> = blocks.iter().map(LogBlock::bytes).collect();
         let mut rest = &bytes[..];
-        let mut ops = others.to_vec();
+        // The log seldom has more pieces than two, around its end.
+        let mut ops = Vec::with_capacity(others.len() + 2);
+        ops.extend_from_slice(others);
         while !rest.is_empty() {
             let before_wrap = self.ring.contiguous(at, rest.len() as u32);
             let (offset, n) = self.map.locate(at, before_wrap)?;

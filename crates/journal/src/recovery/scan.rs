@@ -50,6 +50,8 @@ struct Scanner<'a> {
     /// Blocks of the ring that have not been passed.
     left: u32,
     last_commit: Duration,
+    /// A commit block may be durable before what it covers (`JBD2_FEATURE_INCOMPAT_ASYNC_COMMIT`).
+    is_async: bool,
     /// A cut of the device that opens the volume can leave a commit block whose checksum is wrong,
     /// if another program than this wrote the log. Which device it was on is not recorded.
     can_tear: bool,
@@ -61,6 +63,7 @@ impl Scan {
         let (ring, start, first) = (Ring::new(sb), sb.start(), Tid(sb.sequence()));
         let mut scan =
             Self { copies: Vec::new(), revokes: Vec::new(), transactions: 0, end: first, head: start };
+        let is_async = sb.incompat().contains(Incompat::ASYNC_COMMIT);
         let mut scanner = Scanner {
             layout: &sb.layout(),
             ring,
@@ -68,7 +71,8 @@ impl Scan {
             at: start,
             left: ring.len(),
             last_commit: Duration::ZERO,
-            can_tear: device.atomic_write() < Commit::LEN || sb.incompat().contains(Incompat::ASYNC_COMMIT),
+            is_async,
+            can_tear: is_async || device.atomic_write() < Commit::LEN,
         };
         while let Some(mut open) = scanner.transaction(scan.end)? {
             scan.copies.append(&mut open.copies);
@@ -102,6 +106,13 @@ impl Scanner<'_> {
 
     /// Reads transaction `tid` if it is here and committed.
     fn transaction(&mut self, tid: Tid) -> Result<Option<Open>> {
+        let Some((open, at, block)) = self.up_to_commit(tid)? else { return Ok(None) };
+        Ok(self.commit(&open, tid, at, &block)?.then_some(open))
+    }
+
+    /// Reads transaction `tid` up to its commit block, which it returns with its place. `None` if
+    /// the log ends before that.
+    fn up_to_commit(&mut self, tid: Tid) -> Result<Option<(Open, u32, AlignedBuf)>> {
         let mut open = Open::default();
         loop {
             let Some((at, block)) = self.next()? else { return Ok(None) };
@@ -119,9 +130,7 @@ impl Scanner<'_> {
                     self.verify(&mut open, at, &block);
                     open.revokes.push((at, tid));
                 }
-                Some(BlockType::Commit) => {
-                    return Ok(self.commit(&open, tid, at, &block)?.then_some(open));
-                }
+                Some(BlockType::Commit) => return Ok(Some((open, at, block))),
                 _ => return Ok(None),
             }
         }
@@ -158,7 +167,8 @@ impl Scanner<'_> {
         Ok(true)
     }
 
-    /// Returns whether this commit block ends a whole transaction.
+    /// Returns whether this commit block ends a whole transaction. If not, the log ends here, and
+    /// the scanner may have moved on.
     ///
     /// A commit block of an earlier life of the log has an earlier time or another UUID. The UUID
     /// is part of every checksum, so two blocks of that life have the same
@@ -175,16 +185,20 @@ impl Scanner<'_> {
         }
         let error = self.layout.checksum_error(BlockType::Commit, block);
         let is_of_another_volume = |other: u32| is_bad && error != 0 && other == error;
-        if let Some((log_block, other)) = open.damaged {
-            let damage = JournalError::DamagedTransaction { tid, log_block };
-            return if is_of_another_volume(other) { Ok(false) } else { Err(damage) };
+        // The block to report, and the checksum error of another block than this one.
+        let witness = match open.damaged {
+            Some(damaged) => Some(damaged),
+            None => self.error_of_next(tid.next())?.map(|other| (at, other)),
+        };
+        let Some((log_block, other)) = witness else {
+            let damage = JournalError::DamagedLastCommit { tid, log_block: at };
+            return if self.can_tear { Ok(false) } else { Err(damage) };
+        };
+        // As in jbd2, only a commit block of the next transaction tells that this one was durable.
+        if is_of_another_volume(other) || self.is_async && self.up_to_commit(tid.next())?.is_none() {
+            return Ok(false);
         }
-        match self.error_of_next(tid.next())? {
-            None if self.can_tear => Ok(false),
-            None => Err(JournalError::DamagedLastCommit { tid, log_block: at }),
-            Some(other) if is_of_another_volume(other) => Ok(false),
-            Some(_) => Err(JournalError::DamagedTransaction { tid, log_block: at }),
-        }
+        Err(JournalError::DamagedTransaction { tid, log_block })
     }
 
     /// Returns the [error](Layout::checksum_error) of the next block if it belongs to transaction

@@ -219,9 +219,54 @@ fn one_sum_for_a_transaction() {
     let log = make(Incompat::ASYNC_COMMIT);
     log.damage(5, 100);
     assert_eq!(log.recover().unwrap().transactions, 1);
+    // So may the start of the next one: only that one's commit block makes it damage.
+    let mut log = make(Incompat::ASYNC_COMMIT);
+    log.damage(6, 0x12);
+    log.copies(12, &[(6, 3), (7, 3)]);
+    assert_eq!(recover(&log.on_medium(512), BLOCK, &config(BLOCKS)).unwrap().transactions, 1);
+    log.commit(12);
+    let error = log.recover().unwrap_err();
+    assert!(matches!(error, JournalError::DamagedTransaction { tid: Tid(11), log_block: 6 }), "{error}");
+    // A log that is not asynchronous needs no more than its first block.
+    let mut log = make(Incompat::empty());
+    log.damage(6, 0x12);
+    log.copies(12, &[(6, 3)]);
+    assert!(matches!(log.recover(), Err(JournalError::DamagedTransaction { tid: Tid(11), log_block: 6 })));
     let log = make(Incompat::empty());
     log.damage(2, 100);
     assert!(matches!(log.recover(), Err(JournalError::DamagedTransaction { tid: Tid(10), .. })));
+}
+
+/// A commit block may be durable before its descriptor and its revokes.
+#[test]
+fn an_asynchronous_commit_may_be_the_first_of_its_blocks() {
+    let make = |incompat| {
+        let mut sb = log_superblock(BLOCKS);
+        sb.set_features(jbd2::Compat::empty(), Incompat::CSUM_V3 | incompat);
+        assert_eq!(sb.layout().checksum, Checksum::V3);
+        let mut log = Writer::with(sb, 1);
+        log.copies(10, &[(5, 1)]);
+        log.commit(10);
+        let blocks = [log.copies(11, &[(5, 2)]), log.revoke(11, &[9])];
+        log.commit(11);
+        (log, blocks)
+    };
+    for torn in [0, 1] {
+        let (mut log, blocks) = make(Incompat::ASYNC_COMMIT);
+        log.damage(blocks[torn], 900);
+        log.copies(12, &[(6, 3)]);
+        assert_eq!(recover(&log.on_medium(512), BLOCK, &config(BLOCKS)).unwrap().transactions, 1);
+        // Another commit waits for the flush of this one.
+        log.commit(12);
+        let (error, at) = (log.recover().unwrap_err(), blocks[torn]);
+        assert!(
+            matches!(error, JournalError::DamagedTransaction { tid: Tid(11), log_block } if log_block == at),
+            "{error}"
+        );
+        let (log, blocks) = make(Incompat::empty());
+        log.damage(blocks[torn], 900);
+        assert!(matches!(log.recover(), Err(JournalError::DamagedTransaction { tid: Tid(11), .. })));
+    }
 }
 
 #[test]

@@ -180,6 +180,44 @@ fn a_sync_beside_a_close_succeeds() {
     assert_eq!(at(&device.inner, 7), 2);
 }
 
+/// A close comes before a commit that waits behind it, and has committed its transaction: threads
+/// that commit without a pause keep no close waiting.
+#[test]
+fn a_close_has_its_turn_in_order() {
+    let (other, asked) = sync_channel(0);
+    let device = Arc::new(MeanwhileDevice { inner: empty_log(1024), meanwhile: Mutex::new(Some(other)) });
+    let journal = Journal::open(device.clone(), options(1024)).unwrap();
+    set(&journal, 7, 1);
+    let commits = &journal.core.commits;
+    let wait_for = |waiters| {
+        while commits.waiters() < waiters {
+            thread::yield_now();
+        }
+    };
+    let tid = thread::scope(|scope| {
+        let close = scope.spawn(|| journal.close());
+        // It has synced, and checkpoints without the turn.
+        let done: SyncSender<()> = asked.recv().unwrap();
+        let turn = commits.take(|| false).unwrap();
+        let tid = set(&journal, 8, 2);
+        done.send(()).unwrap();
+        wait_for(1);
+        let commit = scope.spawn({
+            let journal = &journal;
+            move || journal.commit(tid)
+        });
+        wait_for(2);
+        turn.pass(None, |other| other != tid);
+        commit.join().unwrap().unwrap();
+        close.join().unwrap().unwrap();
+        tid
+    });
+    // The last commit, which opens no other transaction, was that of `tid`.
+    assert_eq!(journal.core.gate.running().tid, tid);
+    assert_eq!((at(&device.inner, 7), at(&device.inner, 8)), (1, 2));
+    assert!(!recover(&device.inner).needed);
+}
+
 /// A close waits for an open handle and commits its changes.
 #[test]
 fn a_close_waits_for_open_handles() {
