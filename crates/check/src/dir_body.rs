@@ -19,9 +19,10 @@ pub(crate) struct Dir {
 pub(crate) struct DirBody {
     pub(crate) ino: u32,
     pub(crate) indexed: bool,
-    /// Hashes are made of folded names, or names are encrypted: they cannot be made anew.
-    pub(crate) folded: bool,
+    /// Names are encrypted.
     pub(crate) encrypted: bool,
+    /// Hashes are made of case-folded names.
+    pub(crate) folded: bool,
     /// What checksums of the blocks are made with.
     pub(crate) seed: Option<u32>,
     pub(crate) content: Content,
@@ -39,9 +40,14 @@ pub(crate) enum Content {
 impl DirBody {
     pub(crate) fn new(inode: &Inode, seed: Option<u32>, content: Content) -> Self {
         let has = |flag| inode.flags.contains(flag);
-        let encrypted = has(InodeFlags::ENCRYPT);
-        let folded = encrypted || has(InodeFlags::CASEFOLD);
-        Self { ino: inode.ino, indexed: has(InodeFlags::INDEX), folded, encrypted, seed, content }
+        Self {
+            ino: inode.ino,
+            indexed: has(InodeFlags::INDEX),
+            encrypted: has(InodeFlags::ENCRYPT),
+            folded: has(InodeFlags::CASEFOLD),
+            seed,
+            content,
+        }
     }
 
     pub(crate) fn runs(&self) -> &[Extent] {

@@ -101,7 +101,7 @@ impl Check {
                 layout.checksums = false;
             }
         }
-        let hasher = names.index.as_ref().map(|index| index.hasher);
+        let hasher = names.index.as_ref().and_then(|index| index.hasher);
         for (n, entry) in dirent::entries(block, &layout).enumerate() {
             let entry = match entry {
                 Ok(entry) => entry,
@@ -118,7 +118,7 @@ impl Check {
                 continue;
             }
             let place = Structure::Dirent { ino: dir.ino, lblk, offset: entry.offset };
-            if let (Some(range), Some(hasher), false) = (range, hasher, dir.folded) {
+            if let (Some(range), Some(hasher)) = (range, hasher) {
                 let hash = hasher.hash(entry.name).major;
                 if hash < range.low || hash > range.high {
                     let (low, high) = (range.low, range.high);

@@ -20,7 +20,8 @@ pub(crate) struct HashSpan {
 /// An index that has been read.
 #[derive(Debug)]
 pub(crate) struct Index {
-    pub(crate) hasher: NameHasher,
+    /// `None` if the hashes of names cannot be made anew.
+    pub(crate) hasher: Option<NameHasher>,
     /// Logical blocks of nodes, sorted.
     nodes: Vec<u32>,
     /// Logical blocks of leaves with what they may hold, sorted.
@@ -65,19 +66,27 @@ impl Check {
         let Some(place) = place_of(runs, 0) else { return Ok(None) };
         let root = self.io.block(place)?;
         let max_levels = if self.sb.has_in(Incompat::LARGEDIR) { 2 } else { 1 };
-        let info = match htree::verify_root(&root, &self.dir_layout, max_levels, dir.seed) {
-            Ok(info) => info,
+        let verified = match dir.encrypted && dir.folded {
+            true => htree::verify_siphash_root(&root, &self.dir_layout, max_levels, dir.seed)
+                .map(|levels| (None, levels)),
+            false => htree::verify_root(&root, &self.dir_layout, max_levels, dir.seed)
+                .map(|info| (Some(info.hash_version), info.indirect_levels)),
+        };
+        let (version, levels) = match verified {
+            Ok(verified) => verified,
             Err(e) => {
                 self.findings.add(Structure::Htree { ino: dir.ino, lblk: 0 }, e);
                 return Ok(None);
             }
         };
         let unsigned = self.sb.flags().contains(HashFlags::UNSIGNED_HASH);
-        let hasher = NameHasher::new(info.hash_version, unsigned, self.sb.hash_seed());
+        // Other names than those that are stored were hashed.
+        let version = version.filter(|_| !(dir.encrypted || dir.folded));
+        let hasher = version.map(|version| NameHasher::new(version, unsigned, self.sb.hash_seed()));
         let index = Index { hasher, nodes: Vec::new(), leaves: Vec::new() };
         let mut descent = Descent { dir, runs, blocks, index, seen: HashSet::new() };
         let span = HashSpan { low: 0, high: u32::MAX };
-        self.descend(&mut descent, 0, &DxView::new(&root, DxKind::Root), info.indirect_levels, span)?;
+        self.descend(&mut descent, 0, &DxView::new(&root, DxKind::Root), levels, span)?;
         let mut index = descent.index;
         index.nodes.sort_unstable();
         index.leaves.sort_unstable_by_key(|leaf| leaf.0);

@@ -240,11 +240,10 @@ impl Check {
             let why = "a device, a FIFO or a socket has";
             add(Rule::Size { found: inode.size, why, bound: 0 });
         }
-        if flags.contains(InodeFlags::INDEX) && file_type != FileType::Directory {
-            add(Rule::FlagsNotOfType {
-                flags: InodeFlags::INDEX.bits(),
-                what: "a file that is no directory",
-            });
+        let of_directories = flags & (InodeFlags::INDEX | InodeFlags::CASEFOLD);
+        if !of_directories.is_empty() && file_type != FileType::Directory {
+            let what = "a file that is no directory";
+            add(Rule::FlagsNotOfType { flags: of_directories.bits(), what });
         }
     }
 }

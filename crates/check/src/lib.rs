@@ -257,7 +257,7 @@ impl Check {
         self.find_orphans()?;
         self.check_inodes()?;
         self.check_special_inodes()?;
-        self.check_xattr_uses();
+        self.check_xattr_uses()?;
         self.check_directories()?;
         self.check_links();
         self.check_bitmaps()?;

@@ -131,6 +131,8 @@ rules! {
         XattrEmptyValue { start: usize, end: usize } => "an empty value is at {start}, beyond the end at {end}",
         XattrNoHash => "an entry of a block has no e_hash",
         XattrValueInode { ino: u32 } => "inode {ino} holds a value, but is no inode for one",
+        XattrValueRefcount { found: u64, counted: u32 } =>
+            "the count of users in i_ctime and l_i_version is {found}, {counted} attributes have the value",
 
         // Directories.
         DirHole { lblk: u32 } => "logical block {lblk} is not mapped",

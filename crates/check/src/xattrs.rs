@@ -137,18 +137,38 @@ impl Check {
     }
 
     /// Holds the users of each block and of each inode for a value against what these say.
-    pub(crate) fn check_xattr_uses(&mut self) {
+    pub(crate) fn check_xattr_uses(&mut self) -> Result<(), CheckError> {
         for (&block, found) in &self.xattr_blocks {
             let counted = found.counted;
             if let Some(found) = found.refcount.filter(|refcount| *refcount != counted) {
                 self.findings.add(Structure::XattrBlock { block }, Rule::XattrRefcount { found, counted });
             }
         }
-        for (structure, ino) in std::mem::take(&mut self.value_inodes) {
+        let mut values = std::mem::take(&mut self.value_inodes);
+        for &(structure, ino) in &values {
             match self.inodes.get_mut(ino) {
-                Some(note) if note.holds_value => note.entries += 1,
+                Some(note) if note.holds_value => note.entries = note.entries.saturating_add(1),
                 _ => self.findings.add(structure, Rule::XattrValueInode { ino }),
             }
         }
+        values.sort_unstable_by_key(|value| value.1);
+        values.dedup_by_key(|value| value.1);
+        values.into_iter().try_for_each(|(_, ino)| self.check_value_users(ino))
+    }
+
+    /// Holds the users of an inode for a value against what it says: the high half of their count
+    /// is its `i_ctime`, the low one its `l_i_version`. Values of Lustre have no count, and two
+    /// times that are the same.
+    fn check_value_users(&mut self, ino: u32) -> Result<(), CheckError> {
+        let note = self.inodes.get(ino);
+        let inode = if note.holds_value { self.read_inode(ino)? } else { None };
+        let Some(inode) = inode else { return Ok(()) };
+        let [high, hash] = [inode.ctime, inode.atime].map(|time| time.sec as u32);
+        let found = u64::from(high) << 32 | u64::from(inode.version as u32);
+        if found != u64::from(note.entries) && high != hash {
+            let rule = Rule::XattrValueRefcount { found, counted: note.entries };
+            self.findings.add(Structure::Inode { ino }, rule);
+        }
+        Ok(())
     }
 }

@@ -29,6 +29,10 @@ pub const MAX_BLOCKS: u32 = u32::MAX;
 /// Bytes of the root in `i_block`.
 pub const ROOT_SIZE: usize = 60;
 
+/// Entries that one change of a node adds at most, before they are joined: a conversion makes four
+/// of one.
+const ADDED: usize = 3;
+
 const HEADER_SIZE: usize = 12;
 const ENTRY_SIZE: usize = 12;
 
@@ -348,9 +352,11 @@ impl<'a> NodeRef<'a> {
         Ok(())
     }
 
-    /// Returns a copy that can be changed.
+    /// Returns a copy that can be changed, with room for the entries that one change adds.
     pub fn to_node(&self) -> Node {
-        Node { eh_depth: self.eh_depth, eh_max: self.eh_max, entries: self.entries.to_vec() }
+        let mut entries = Vec::with_capacity(self.entries.len() + ADDED);
+        entries.extend_from_slice(self.entries);
+        Node { eh_depth: self.eh_depth, eh_max: self.eh_max, entries }
     }
 }
 

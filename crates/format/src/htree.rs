@@ -28,6 +28,10 @@ const ENTRY_LEN: usize = 8;
 const ROOT_INFO: usize = 24;
 const ROOT_ENTRIES: usize = 32;
 const NODE_ENTRIES: usize = 8;
+/// Byte of the root's `hash_version`.
+const HASH_VERSION: usize = ROOT_INFO + 4;
+/// The `hash_version` of SipHash.
+const DX_HASH_SIPHASH: u8 = 6;
 /// Byte of the root's ".." entry.
 pub const DOTDOT: usize = 12;
 /// Block numbers of an index have 28 bits; the rest is reserved.
@@ -50,6 +54,8 @@ pub enum HtreeError {
     ReservedZero { offset: usize, value: u32 },
     #[error("hash_version at {offset} is {value}, only 0 to 2 are known")]
     HashVersion { offset: usize, value: u8 },
+    #[error("hash_version at {offset} is {value}, must be {bound} where names are encrypted and case-folded")]
+    NotSipHash { offset: usize, value: u8, bound: u8 },
     #[error("info_length at {offset} is {value}, must be 8")]
     InfoLength { offset: usize, value: u8 },
     #[error("indirect_levels at {offset} is {value}, at most {bound}")]
@@ -179,6 +185,39 @@ pub fn verify_root(
     max_levels: u8,
     seed: Option<u32>,
 ) -> Result<DxRootInfo, HtreeError> {
+    let known =
+        |value| HashVersion::from_raw(value).ok_or(HtreeError::HashVersion { offset: HASH_VERSION, value });
+    let (hash_version, indirect_levels) = verify_any_root(block, layout, max_levels, seed, known)?;
+    Ok(DxRootInfo { hash_version, indirect_levels, own: u32_at(block, 0), parent: u32_at(block, DOTDOT) })
+}
+
+/// Checks the root of a directory that is both encrypted and case-folded, as [`verify_root`] does.
+/// It is sorted by SipHash, whose key the volume does not have. Returns the levels of nodes between
+/// root and leaves.
+///
+/// # Errors
+/// The first rule that is broken.
+pub fn verify_siphash_root(
+    block: &[u8],
+    layout: &DirLayout,
+    max_levels: u8,
+    seed: Option<u32>,
+) -> Result<u8, HtreeError> {
+    let siphash = |value| match value {
+        DX_HASH_SIPHASH => Ok(()),
+        _ => Err(HtreeError::NotSipHash { offset: HASH_VERSION, value, bound: DX_HASH_SIPHASH }),
+    };
+    verify_any_root(block, layout, max_levels, seed, siphash).map(|((), levels)| levels)
+}
+
+/// Checks a root. Returns what `version` makes of its `hash_version`, and its `indirect_levels`.
+fn verify_any_root<T>(
+    block: &[u8],
+    layout: &DirLayout,
+    max_levels: u8,
+    seed: Option<u32>,
+    version: impl FnOnce(u8) -> Result<T, HtreeError>,
+) -> Result<(T, u8), HtreeError> {
     check_len(block, layout)?;
     check_dot(block, layout, 0, ".", DOTDOT)?;
     check_dot(block, layout, DOTDOT, "..", layout.block_size - DOTDOT)?;
@@ -186,10 +225,8 @@ pub fn verify_root(
     if reserved != 0 {
         return Err(HtreeError::ReservedZero { offset: ROOT_INFO, value: reserved });
     }
-    let [version, length, levels, flags] = u32_at(block, ROOT_INFO + 4).to_le_bytes();
-    let Some(hash_version) = HashVersion::from_raw(version) else {
-        return Err(HtreeError::HashVersion { offset: ROOT_INFO + 4, value: version });
-    };
+    let [hash_version, length, levels, flags] = u32_at(block, HASH_VERSION).to_le_bytes();
+    let hash = version(hash_version)?;
     if length != 8 {
         return Err(HtreeError::InfoLength { offset: ROOT_INFO + 5, value: length });
     }
@@ -200,12 +237,7 @@ pub fn verify_root(
         return Err(HtreeError::UnusedFlags { offset: ROOT_INFO + 7, value: flags });
     }
     verify_entries(block, layout, DxKind::Root, seed)?;
-    Ok(DxRootInfo {
-        hash_version,
-        indirect_levels: levels,
-        own: u32_at(block, 0),
-        parent: u32_at(block, DOTDOT),
-    })
+    Ok((hash, levels))
 }
 
 /// Checks a node: its fake entry, counts, order and checksum.
@@ -224,7 +256,7 @@ pub fn verify_node(block: &[u8], layout: &DirLayout, seed: Option<u32>) -> Resul
 
 /// Returns a verified root's fields about its index; `None` if the block is not a root.
 pub fn root_info(block: &[u8]) -> Option<DxRootInfo> {
-    let [version, _, indirect_levels, _] = u32_at(block, ROOT_INFO + 4).to_le_bytes();
+    let [version, _, indirect_levels, _] = u32_at(block, HASH_VERSION).to_le_bytes();
     let hash_version = HashVersion::from_raw(version)?;
     Some(DxRootInfo { hash_version, indirect_levels, own: u32_at(block, 0), parent: u32_at(block, DOTDOT) })
 }
@@ -323,7 +355,7 @@ pub fn init_root(block: &mut [u8], layout: &DirLayout, info: DxRootInfo, first: 
     let dotdot = Dirent { offset: DOTDOT, inode: info.parent, rec_len: rest, file_type, name: b".." };
     put_dot(block, layout, &dot);
     put_dot(block, layout, &dotdot);
-    put(block, ROOT_INFO + 4, &[info.hash_version.to_raw(), 8, info.indirect_levels, 0]);
+    put(block, HASH_VERSION, &[info.hash_version.to_raw(), 8, info.indirect_levels, 0]);
     init_entries(block, layout, DxKind::Root, first);
 }
 

@@ -54,10 +54,16 @@ pub mod index {
     pub const SECURITY: u8 = 6;
     /// `system.`: the file system's own, such as the data of an inline file. Hidden from programs.
     pub const SYSTEM: u8 = 7;
+    /// `gnu.`: those of the Hurd, such as `gnu.translator`.
+    pub const HURD: u8 = 10;
 }
 
-const PREFIXES: [(u8, &[u8]); 3] =
-    [(index::USER, b"user."), (index::TRUSTED, b"trusted."), (index::SECURITY, b"security.")];
+const PREFIXES: [(u8, &[u8]); 4] = [
+    (index::USER, b"user."),
+    (index::TRUSTED, b"trusted."),
+    (index::SECURITY, b"security."),
+    (index::HURD, b"gnu."),
+];
 const WHOLE: [(u8, &[u8]); 2] = [
     (index::POSIX_ACL_ACCESS, b"system.posix_acl_access"),
     (index::POSIX_ACL_DEFAULT, b"system.posix_acl_default"),

@@ -95,6 +95,23 @@ fn each_broken_rule_is_its_own_error() {
     assert!(matches!(verify_node(&block, &layout, SEED), Err(E::Inode { offset: 0, .. })));
 }
 
+/// The version of an encrypted and case-folded directory, and that of any other.
+#[test]
+fn siphash_is_known_where_it_belongs() {
+    for checksums in [true, false] {
+        let layout = layout(1024, checksums);
+        let mut block = root(&layout);
+        let (offset, bound) = (28, 6);
+        let other = HtreeError::NotSipHash { offset, value: 1, bound };
+        assert_eq!(verify_siphash_root(&block, &layout, 1, SEED), Err(other));
+        block[offset] = bound;
+        seal(&mut block, &layout, DxKind::Root, SEED);
+        assert_eq!(verify_siphash_root(&block, &layout, 1, SEED), Ok(0));
+        let unknown = HtreeError::HashVersion { offset, value: bound };
+        assert_eq!(verify_root(&block, &layout, 1, SEED), Err(unknown));
+    }
+}
+
 #[test]
 fn a_full_block_takes_no_more() {
     let layout = layout(1024, true);

@@ -47,13 +47,18 @@ pub struct Descriptor<'a> {
     layout: Layout,
     block: &'a mut [u8],
     sequence: u32,
-    tags: Vec<Tag>,
+    /// Where the next tag goes.
+    end: usize,
+    /// The last tag, and where it lies.
+    last: Option<(Tag, usize)>,
 }
 
 impl<'a> Descriptor<'a> {
     /// Starts an empty descriptor of transaction `sequence` in `block`, which is overwritten.
     pub fn new(layout: &Layout, block: &'a mut [u8], sequence: u32) -> Self {
-        Self { layout: *layout, block, sequence, tags: Vec::new() }
+        block.fill(0);
+        Header::put(block, BlockType::Descriptor, sequence);
+        Self { layout: *layout, block, sequence, end: HEADER_LEN, last: None }
     }
 
     /// Adds the block of the next copy; `copy` is what goes to the log (escaped if `escaped`).
@@ -61,21 +66,18 @@ impl<'a> Descriptor<'a> {
     pub fn push(&mut self, block: u64, copy: &[u8], escaped: bool) {
         let mut flags = TagFlags::empty();
         flags.set(TagFlags::ESCAPE, escaped);
-        flags.set(TagFlags::SAME_UUID, !self.tags.is_empty());
+        flags.set(TagFlags::SAME_UUID, self.last.is_some());
         let checksum = self.layout.copy_checksum(self.sequence, copy);
-        self.tags.push(Tag { block, flags, checksum });
+        let (tag, at) = (Tag { block, flags, checksum }, self.end);
+        self.end = tag.put(&self.layout, self.block, at);
+        self.last = Some((tag, at));
     }
 
     /// Marks the last tag, makes the checksum.
-    pub fn finish(mut self) {
-        self.block.fill(0);
-        Header::put(self.block, BlockType::Descriptor, self.sequence);
-        if let Some(last) = self.tags.last_mut() {
-            last.flags |= TagFlags::LAST_TAG;
-        }
-        let mut at = HEADER_LEN;
-        for tag in &self.tags {
-            at = tag.put(&self.layout, self.block, at);
+    pub fn finish(self) {
+        if let Some((mut tag, at)) = self.last {
+            tag.flags |= TagFlags::LAST_TAG;
+            tag.put(&self.layout, self.block, at);
         }
         self.layout.seal_tail(self.block);
     }

@@ -9,6 +9,9 @@ use crate::le::join;
 use crate::{Compat, Features, FileType, Incompat, Inode, InodeFlags, Layout, RoCompat, Unsupported, extent};
 use zerocopy::IntoBytes;
 
+/// `s_creator_os` of a volume for the Hurd.
+const EXT4_OS_HURD: u32 = 1;
+
 impl Superblock {
     /// Returns the raw fields, for fields without a method of their own.
     pub fn raw(&self) -> &RawSuperblock {
@@ -40,9 +43,9 @@ impl Superblock {
         self.features().ro_compat.contains(bits)
     }
 
-    /// Returns the obstacles to reading and writing the volume, by name: feature bits, and a
-    /// journal on another device (`external journal`), without which the volume can be read if that
-    /// journal is empty.
+    /// Returns the obstacles to reading and writing the volume, by name: feature bits; a journal on
+    /// another device (`external journal`), without which the volume can be read if that journal is
+    /// empty; and `inodes of the Hurd`, which cannot be written.
     pub fn unsupported(&self) -> Unsupported {
         let mut unsupported = self.features().unsupported();
         if self.has(Compat::HAS_JOURNAL) && self.raw.s_journal_inum == 0 {
@@ -51,6 +54,11 @@ impl Superblock {
                 false => &mut unsupported.unwritable,
             };
             list.push("external journal".to_owned());
+        }
+        if self.raw.s_creator_os == EXT4_OS_HURD {
+            // They have a translator and the high half of a mode where `Inode::encode` writes the
+            // version and the high half of i_file_acl.
+            unsupported.unwritable.push("inodes of the Hurd".to_owned());
         }
         unsupported
     }

@@ -95,6 +95,7 @@ fn names() {
     assert_eq!(ok("user.a"), (1, &b"a"[..]));
     assert_eq!(ok("trusted.overlay.opaque"), (4, &b"overlay.opaque"[..]));
     assert_eq!(ok("security.capability"), (6, &b"capability"[..]));
+    assert_eq!(ok("gnu.translator"), (10, &b"translator"[..]));
     assert_eq!(ok("system.posix_acl_access"), (2, &b""[..]));
     assert_eq!(ok("system.posix_acl_default"), (3, &b""[..]));
     assert_eq!(Name::parse(b"user."), Err(NameError::Invalid));
@@ -183,7 +184,7 @@ proptest! {
 
     #[test]
     fn what_is_laid_out_is_read_back(
-        attrs in prop::collection::btree_map((prop::sample::select(vec![1u8, 4, 6]), prop::collection::vec(1u8.., 1..40)),
+        attrs in prop::collection::btree_map((prop::sample::select(vec![1u8, 4, 6, 10]), prop::collection::vec(1u8.., 1..40)),
             prop::collection::vec(any::<u8>(), 0..120), 0..9),
         len in (0usize..256).prop_map(|n| n * 4),
     ) {
