@@ -35,6 +35,11 @@ impl FileDevice {
         &self.path
     }
 
+    /// Returns the open file, for its attributes. Its content is the device's.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
     fn check_change(&self, op: Op, offset: u64, len: u64) -> Result<()> {
         if self.read_only {
             let source = io::ErrorKind::ReadOnlyFilesystem.into();

@@ -12,6 +12,9 @@ pub enum Failure {
     Error(i32),
     /// An error after the first half of the bytes, in whole sectors, was transferred.
     Half(i32),
+    /// An error, and the same for every later read of the first sector of it, until that is
+    /// written: the sector cannot be read. Only a read has one.
+    Bad(i32),
     /// A read that succeeds, and returns what each sector held before it was written last.
     Stale,
     /// A read that succeeds, with one bit wrong: this one, modulo the bits of the read.
@@ -53,6 +56,8 @@ struct FaultState {
     all: Option<i32>,
     paused: bool,
     earlier: Option<Earlier>,
+    /// The sector that cannot be read, by its first byte, and the error.
+    bad: Option<(u64, i32)>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -135,6 +140,7 @@ impl<D: BlockDevice> FailingDevice<D> {
         let mut state = self.state.lock();
         state.rules.clear();
         state.all = None;
+        state.bad = None;
     }
 
     /// Calls of `op` so far, failed ones too.
@@ -155,6 +161,11 @@ impl<D: BlockDevice> FailingDevice<D> {
     /// Counts a call. Returns how it has to fail.
     fn call(&self, op: Op, offset: u64, len: u64) -> Option<Failure> {
         let mut state = self.state.lock();
+        let is_read = matches!(op, Op::Read);
+        let touched = state.bad.filter(|(sector, _)| *sector < offset + len && offset < sector + SECTOR);
+        if touched.is_some() && !is_read {
+            state.bad = None;
+        }
         if state.paused {
             return None;
         }
@@ -163,7 +174,11 @@ impl<D: BlockDevice> FailingDevice<D> {
         let call = state.calls[kind];
         let hit = |r: &&Rule| r.kind == kind && (r.nth == call || r.for_ever && r.nth <= call);
         let ordered = state.rules.iter().find(hit).map(|r| r.failure);
-        let failure = state.all.map(Failure::Error).or(ordered)?;
+        let bad = touched.filter(|_| is_read).map(|(_, errno)| Failure::Bad(errno));
+        let failure = state.all.map(Failure::Error).or(ordered).or(bad)?;
+        if let Failure::Bad(errno) = failure {
+            state.bad.get_or_insert((offset / SECTOR * SECTOR, errno));
+        }
         state.failures += 1;
         state.first.get_or_insert_with(|| Hit { op, offset, len, content: Vec::new() });
         drop(state);
@@ -180,7 +195,7 @@ impl<D: BlockDevice> FailingDevice<D> {
             earlier.note(&self.inner, offset, len)?;
         }
         match failure {
-            Some(Failure::Error(errno)) => Err(failed(op, offset, len, errno)),
+            Some(Failure::Error(errno) | Failure::Bad(errno)) => Err(failed(op, offset, len, errno)),
             Some(Failure::Half(errno)) => {
                 change(len / 2 / SECTOR * SECTOR)?;
                 Err(failed(op, offset, len, errno))
@@ -209,7 +224,9 @@ impl<D: BlockDevice> BlockDevice for FailingDevice<D> {
         let len = buf.len() as u64;
         let failure = self.call(Op::Read, offset, len);
         match failure {
-            Some(Failure::Error(errno)) => return Err(failed(Op::Read, offset, len, errno)),
+            Some(Failure::Error(errno) | Failure::Bad(errno)) => {
+                return Err(failed(Op::Read, offset, len, errno));
+            }
             Some(Failure::Half(errno)) => {
                 self.inner.read_at(&mut buf[..(len / 2) as usize], offset)?;
                 return Err(failed(Op::Read, offset, len, errno));
@@ -247,7 +264,9 @@ impl<D: BlockDevice> BlockDevice for FailingDevice<D> {
 
     fn flush(&self) -> Result<()> {
         match self.call(Op::Flush, 0, 0) {
-            Some(Failure::Error(errno) | Failure::Half(errno)) => Err(failed(Op::Flush, 0, 0, errno)),
+            Some(Failure::Error(errno) | Failure::Half(errno) | Failure::Bad(errno)) => {
+                Err(failed(Op::Flush, 0, 0, errno))
+            }
             _ => self.inner.flush(),
         }
     }
@@ -335,6 +354,20 @@ mod tests {
         let mut buf = [9; 1024];
         assert!(dev.read_at(&mut buf, 0).is_err());
         assert_eq!((buf[0], buf[512]), (1, 9));
+    }
+
+    #[test]
+    fn a_sector_that_cannot_be_read_until_it_is_written() {
+        let dev = FailingDevice::new(MemDevice::new(2048));
+        let fails = |offset, len| dev.read_at(&mut vec![0; len], offset).is_err();
+        dev.fail(Op::Read, 2, false, Failure::Bad(EIO));
+        assert!(!fails(512, 1024) && fails(512, 1024) && fails(0, 2048) && fails(1000, 1));
+        assert!(!fails(0, 512) && !fails(1024, 1024));
+        dev.write_at(&[1; 512], 1024).unwrap();
+        assert!(fails(512, 512));
+        dev.write_at(&[1; 512], 512).unwrap();
+        assert!(!fails(0, 2048));
+        assert_eq!(dev.failures(), 4);
     }
 
     #[test]

@@ -17,14 +17,18 @@ use super::UNIT;
 use super::header::{Header, Slot};
 use super::map::{Map, is_unit, units_of};
 use super::{BLOCK, refused};
-use crate::errno::{EINVAL, EIO, ESTALE, EUCLEAN};
+use crate::errno::{EINVAL, EIO, ESTALE, EUCLEAN, kind};
 use crate::identity::BaseIdentity;
 use crate::{AlignedBuf, BlockDevice, DeviceError, Op, Result};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Slots of the header and of each unit.
 const SLOTS: u64 = 2;
+/// Bytes that a cut does not tear, on any device.
+const SECTOR: usize = 512;
 /// Bytes of the map that are read at once.
 const READ: u64 = 1 << 20;
 
@@ -51,16 +55,12 @@ pub(super) struct Top {
     pub(super) device: Arc<dyn BlockDevice>,
     pub(super) map: Map,
     data: u64,
-    flushing: Mutex<Flushing>,
+    /// Locked by a flush of the map, and by a change of the header.
+    header: Mutex<Header>,
     /// The changes of the map that are durable.
     durable: AtomicU64,
-}
-
-/// What a flush and a change of the header have to themselves.
-#[derive(Debug)]
-struct Flushing {
-    header: Header,
-    has_failed: bool,
+    /// A flush has failed.
+    has_failed: AtomicBool,
 }
 
 /// Reads the header of a top, `None` if none was ever written.
@@ -116,9 +116,9 @@ impl Top {
             after: base,
             name: name.to_owned(),
         });
-        let flushing = Mutex::new(Flushing { header, has_failed: false });
         let (map, data) = (Map::new(blocks), data_of(blocks));
-        let top = Self { device, map, data, flushing, durable: AtomicU64::new(0) };
+        let (durable, has_failed) = (AtomicU64::new(0), AtomicBool::new(false));
+        let top = Self { device, map, data, header: Mutex::new(header), durable, has_failed };
         if !is_new {
             top.load_map(units_of(blocks))?;
         } else if !top.device.read_only() {
@@ -130,7 +130,7 @@ impl Top {
     }
 
     fn load_map(&self, units: u64) -> Result<()> {
-        let epoch = self.lock().header.epoch;
+        let epoch = self.lock().epoch;
         let pair = UNIT as u64 * SLOTS;
         let mut bytes = AlignedBuf::zeroed((units * pair).min(READ) as usize);
         let mut number = 0;
@@ -163,16 +163,26 @@ impl Top {
             Ok(())
         })?;
         if was_used {
-            self.each_piece_of_map(|at, piece| {
-                // A hole stays one.
-                if !has_content(piece) {
-                    return Ok(());
-                }
-                piece.fill(0);
-                self.device.write_at(piece, at)
-            })?;
+            // A cut leaves each slot with the sector that says that it is one, or without content.
+            self.clear_slots(SECTOR..UNIT)?;
+            self.device.flush()?;
+            self.clear_slots(0..UNIT)?;
         }
         self.device.flush()
+    }
+
+    /// Makes these bytes of each slot of the map zeros. The others are written anew.
+    fn clear_slots(&self, bytes: Range<usize>) -> Result<()> {
+        self.each_piece_of_map(|at, piece| {
+            // A hole stays one.
+            if !has_content(piece) {
+                return Ok(());
+            }
+            for slot in piece.chunks_mut(UNIT) {
+                slot[bytes.clone()].fill(0);
+            }
+            self.device.write_at(piece, at)
+        })
     }
 
     /// Calls `f` for each piece of the map on the medium, with its first byte and its content.
@@ -194,20 +204,26 @@ impl Top {
         self.data + offset
     }
 
-    fn lock(&self) -> MutexGuard<'_, Flushing> {
-        self.flushing.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Header> {
+        self.header.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes what was written durable: the bytes of the blocks first, then the map.
     pub(super) fn flush(&self) -> Result<()> {
         if self.durable.load(Ordering::Acquire) == self.map.changes() {
-            return self.device.flush();
+            return self.unless_failed(|| self.device.flush());
         }
-        let mut flushing = self.lock();
-        flushing.check()?;
-        let done = self.flush_map(flushing.header.epoch);
-        flushing.has_failed |= done.is_err();
-        done
+        let header = self.lock();
+        self.unless_failed(|| self.flush_map(header.epoch))
+    }
+
+    /// Runs `make_durable`, and nothing once it has failed: it is not known which slots are durable.
+    fn unless_failed(&self, make_durable: impl FnOnce() -> Result<()>) -> Result<()> {
+        if self.has_failed.load(Ordering::Acquire) {
+            let why = "an earlier flush of the top of the overlay has failed";
+            return Err(DeviceError::new(Op::Flush, 0, 0, io::Error::new(kind(EIO), why)));
+        }
+        make_durable().inspect_err(|_| self.has_failed.store(true, Ordering::Release))
     }
 
     fn flush_map(&self, epoch: u64) -> Result<()> {
@@ -228,27 +244,17 @@ impl Top {
 
     /// Changes the header, and makes it durable.
     pub(super) fn change_header(&self, change: impl FnOnce(&mut Header)) -> Result<()> {
-        let mut flushing = self.lock();
-        flushing.check()?;
-        let mut header = flushing.header.clone();
+        let mut locked = self.lock();
+        let mut header = locked.clone();
         change(&mut header);
         header.generation += 1;
         let at = (header.generation % SLOTS) * UNIT as u64;
-        let done = self.device.write_at(&header.encode(), at).and_then(|()| self.device.flush());
-        flushing.has_failed |= done.is_err();
-        flushing.header = header;
-        done
-    }
-}
-
-impl Flushing {
-    /// Refuses to go on after a failure: it is not known which slots are durable.
-    fn check(&self) -> Result<()> {
-        if !self.has_failed {
-            return Ok(());
-        }
-        let why = "an earlier flush of the top of the overlay has failed";
-        Err(DeviceError::new(Op::Flush, 0, 0, std::io::Error::new(crate::errno::kind(EIO), why)))
+        self.unless_failed(|| {
+            self.device.write_at(&header.encode(), at)?;
+            self.device.flush()
+        })?;
+        *locked = header;
+        Ok(())
     }
 }
 
@@ -288,4 +294,110 @@ fn check_base(device: &dyn BlockDevice, header: &Header, base: &BaseIdentity, na
         "is the top of another base, or its base has changed: of '{of}' ({own}), not '{name}' ({base})"
     );
     Err(refused(device, ESTALE, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemDevice;
+    use crate::cow::CowDevice;
+
+    /// The end of the header's slots, and of those of the only unit of the map.
+    const MAP_END: usize = 4 * UNIT;
+
+    /// The sectors that were written between two flushes: where, and what.
+    type Unflushed = Vec<(usize, Vec<u8>)>;
+
+    /// A device that notes what is written.
+    #[derive(Debug)]
+    struct Noted {
+        below: Arc<MemDevice>,
+        steps: Mutex<Vec<Unflushed>>,
+    }
+
+    impl BlockDevice for Noted {
+        crate::forward_to!(below: size read_only read_at discard);
+
+        fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+            let sectors = data.chunks(SECTOR).enumerate();
+            let sectors = sectors.map(|(i, sector)| (offset as usize + i * SECTOR, sector.to_vec()));
+            self.steps.lock().unwrap().last_mut().unwrap().extend(sectors);
+            self.below.write_at(data, offset)
+        }
+
+        fn flush(&self) -> Result<()> {
+            self.steps.lock().unwrap().push(Vec::new());
+            self.below.flush()
+        }
+    }
+
+    fn write(image: &mut [u8], (at, sector): &(usize, Vec<u8>)) {
+        image[*at..][..sector.len()].copy_from_slice(sector);
+    }
+
+    /// A device whose next flush fails if it is told so.
+    #[derive(Debug)]
+    struct FailsOnce {
+        below: MemDevice,
+        next: AtomicBool,
+    }
+
+    impl BlockDevice for FailsOnce {
+        crate::forward_to!(below: size read_only read_at write_at discard);
+
+        fn flush(&self) -> Result<()> {
+            match self.next.swap(false, Ordering::Relaxed) {
+                true => Err(DeviceError::new(Op::Flush, 0, 0, kind(EIO).into())),
+                false => Ok(()),
+            }
+        }
+    }
+
+    /// Also where the map has nothing new.
+    #[test]
+    fn nothing_is_flushed_behind_a_flush_that_failed() {
+        let below = MemDevice::new(CowDevice::top_size(1 << 20).unwrap() as usize);
+        let top = Arc::new(FailsOnce { below, next: AtomicBool::new(false) });
+        let device = CowDevice::new(Arc::new(MemDevice::new(1 << 20)), top.clone(), "base").unwrap();
+        device.write_at(&[1; 100], 0).unwrap();
+        device.flush().unwrap();
+        device.write_at(&[2; 100], 0).unwrap();
+        top.next.store(true, Ordering::Relaxed);
+        assert_eq!([(); 2].map(|()| device.flush().is_err()), [true; 2]);
+    }
+
+    /// A cut leaves any of the sectors that were not flushed as they were.
+    #[test]
+    fn a_cut_while_an_older_map_is_cleared_leaves_a_new_top() {
+        const BASE: usize = 16 << 20;
+        let below = Arc::new(MemDevice::new(BASE));
+        let above = Arc::new(MemDevice::new(CowDevice::top_size(BASE as u64).unwrap() as usize));
+        let device = CowDevice::new(below.clone(), above.clone(), "base").unwrap();
+        // Bits of the last one are in the second sector of their unit.
+        for block in [0, 4000, 4095] {
+            device.write_at(&[1; 100], block * BLOCK).unwrap();
+            device.flush().unwrap();
+        }
+        drop(device);
+        above.write_at(&[0; SLOTS as usize * UNIT], 0).unwrap();
+        let mut image = above.to_bytes()[..MAP_END].to_vec();
+        let noted = Arc::new(Noted { below: above.clone(), steps: Mutex::new(vec![Vec::new()]) });
+        drop(CowDevice::new(below.clone(), noted.clone(), "base").unwrap());
+        let steps = std::mem::take(&mut *noted.steps.lock().unwrap());
+        assert!(steps.iter().map(Vec::len).sum::<usize>() > 2 * UNIT / SECTOR, "the map and the header");
+        for (number, step) in steps.iter().enumerate() {
+            // One sector alone is written, or all but one. Behind the last: none, or all.
+            for one in 0..=step.len() {
+                for alone in [true, false] {
+                    let mut cut = image.clone();
+                    let written = step.iter().enumerate().filter(|(i, _)| (*i == one) == alone);
+                    written.for_each(|(_, sector)| write(&mut cut, sector));
+                    above.write_at(&cut, 0).unwrap();
+                    let device = CowDevice::new(below.clone(), above.clone(), "base").unwrap();
+                    assert_eq!(device.own_bytes(), 0, "step {number}, sector {one}, {alone}");
+                }
+            }
+            step.iter().for_each(|sector| write(&mut image, sector));
+        }
+    }
 }

@@ -142,8 +142,9 @@ impl FileDevice {
         done.map_err(|e| DeviceError::new(Op::Read, offset, len, e))
     }
 
-    /// Returns the file, for other code that maps it.
-    pub(crate) fn file(&self) -> &File {
+    /// Returns the open file, for its attributes, and for other code that maps it. Its content is
+    /// the device's.
+    pub fn file(&self) -> &File {
         &self.file
     }
 

@@ -5,9 +5,9 @@
 
 use libc::iovec;
 use std::fs::File;
-use std::io;
 use std::marker::PhantomData;
 use std::os::fd::AsRawFd;
+use std::{io, mem};
 
 /// Pieces that Linux takes in one call.
 pub(super) const MOST_PIECES: usize = libc::UIO_MAXIOV as usize;
@@ -63,7 +63,7 @@ impl<B> Piece<B> {
 }
 
 /// Takes the first `n` bytes off.
-fn advance<B>(pieces: &mut Vec<Piece<B>>, mut n: usize) {
+fn advance<B>(pieces: &mut &mut [Piece<B>], mut n: usize) {
     let whole = pieces
         .iter()
         .take_while(|piece| {
@@ -73,7 +73,7 @@ fn advance<B>(pieces: &mut Vec<Piece<B>>, mut n: usize) {
             }
         })
         .count();
-    pieces.drain(..whole);
+    *pieces = &mut mem::take(pieces)[whole..];
     if let Some(first) = pieces.first_mut()
         && let Some(rest) = first.split_off(n)
     {
@@ -85,14 +85,14 @@ fn advance<B>(pieces: &mut Vec<Piece<B>>, mut n: usize) {
 /// moved; `ended` is the error if it moved none.
 fn move_all<B>(
     mut offset: u64,
-    mut pieces: Vec<Piece<B>>,
+    mut pieces: &mut [Piece<B>],
     ended: io::ErrorKind,
     move_some: impl Fn(*const iovec, libc::c_int, libc::off64_t) -> isize,
 ) -> io::Result<()> {
     while !pieces.is_empty() {
         let count = pieces.len().min(MOST_PIECES) as libc::c_int;
         let at = libc::off64_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
-        match usize::try_from(move_some(Piece::raw(&pieces), count, at)) {
+        match usize::try_from(move_some(Piece::raw(pieces), count, at)) {
             Ok(0) => return Err(ended.into()),
             Ok(n) => {
                 advance(&mut pieces, n);
@@ -108,7 +108,7 @@ fn move_all<B>(
 }
 
 /// Writes all pieces, none of which is empty, one behind the other from `offset` on.
-pub(super) fn write_all(file: &File, offset: u64, pieces: Vec<Source<'_>>) -> io::Result<()> {
+pub(super) fn write_all(file: &File, offset: u64, pieces: &mut [Source<'_>]) -> io::Result<()> {
     // SAFETY: the pieces are borrowed by the caller through the call.
     move_all(offset, pieces, io::ErrorKind::WriteZero, |pieces, count, at| unsafe {
         libc::pwritev64(file.as_raw_fd(), pieces, count, at)
@@ -116,7 +116,7 @@ pub(super) fn write_all(file: &File, offset: u64, pieces: Vec<Source<'_>>) -> io
 }
 
 /// Fills all pieces, none of which is empty, from `offset` on.
-pub(super) fn read_all(file: &File, offset: u64, pieces: Vec<Target<'_>>) -> io::Result<()> {
+pub(super) fn read_all(file: &File, offset: u64, pieces: &mut [Target<'_>]) -> io::Result<()> {
     // SAFETY: the pieces are borrowed by the caller through the call, mutably.
     move_all(offset, pieces, io::ErrorKind::UnexpectedEof, |pieces, count, at| unsafe {
         libc::preadv64(file.as_raw_fd(), pieces, count, at)
@@ -142,7 +142,7 @@ mod tests {
 
         let mut file = tempfile::tempfile().unwrap();
         let apart = Source::from(&bytes[90..93]);
-        write_all(&file, 3, vec![piece, rest.unwrap(), apart]).unwrap();
+        write_all(&file, 3, &mut [piece, rest.unwrap(), apart]).unwrap();
         let mut expected = vec![0; 3];
         expected.extend((10..50).chain(90..93));
         let mut whole = Vec::new();
@@ -150,23 +150,24 @@ mod tests {
         assert_eq!(whole, expected);
 
         let (mut first, mut second) = ([0; 5], [0; 41]);
-        read_all(&file, 0, vec![(&mut first[..]).into(), (&mut second[..]).into()]).unwrap();
+        read_all(&file, 0, &mut [(&mut first[..]).into(), (&mut second[..]).into()]).unwrap();
         assert_eq!([&first[..], &second[..]].concat(), expected);
-        let beyond = read_all(&file, 45, vec![(&mut first[..]).into()]).unwrap_err();
+        let beyond = read_all(&file, 45, &mut [(&mut first[..]).into()]).unwrap_err();
         assert_eq!(beyond.kind(), io::ErrorKind::UnexpectedEof);
     }
 
     #[test]
     fn what_was_moved_is_taken_off() {
         let bytes = [0; 30];
-        let mut pieces: Vec<_> = bytes.chunks(10).map(Source::from).collect();
+        let mut all: Vec<_> = bytes.chunks(10).map(Source::from).collect();
+        let mut pieces = &mut all[..];
         let left = |pieces: &[Source<'_>]| pieces.iter().map(Piece::len).collect::<Vec<_>>();
         advance(&mut pieces, 0);
-        assert_eq!(left(&pieces), [10, 10, 10]);
+        assert_eq!(left(pieces), [10, 10, 10]);
         advance(&mut pieces, 13);
-        assert_eq!(left(&pieces), [7, 10]);
+        assert_eq!(left(pieces), [7, 10]);
         advance(&mut pieces, 7);
-        assert_eq!(left(&pieces), [10]);
+        assert_eq!(left(pieces), [10]);
         advance(&mut pieces, 10);
         assert!(pieces.is_empty());
     }
@@ -178,19 +179,19 @@ mod tests {
         let ended = io::ErrorKind::UnexpectedEof;
         let run = |answers: &[isize]| {
             let (calls, answers) = (RefCell::new(Vec::new()), RefCell::new(answers.iter()));
-            let done =
-                move_all(100, bytes.chunks(10).map(Source::from).collect(), ended, |pieces, count, at| {
-                    // SAFETY: `count` pieces are there, as the kernel would find them.
-                    let pieces = unsafe { std::slice::from_raw_parts(pieces, count as usize) };
-                    calls.borrow_mut().push((at, pieces.iter().map(|piece| piece.iov_len).sum::<usize>()));
-                    let answer = answers.borrow_mut().next().copied().unwrap();
-                    if answer >= 0 {
-                        return answer;
-                    }
-                    // SAFETY: the errno of this thread.
-                    unsafe { *libc::__errno_location() = -answer as i32 };
-                    -1
-                });
+            let mut pieces: Vec<_> = bytes.chunks(10).map(Source::from).collect();
+            let done = move_all(100, &mut pieces, ended, |pieces, count, at| {
+                // SAFETY: `count` pieces are there, as the kernel would find them.
+                let pieces = unsafe { std::slice::from_raw_parts(pieces, count as usize) };
+                calls.borrow_mut().push((at, pieces.iter().map(|piece| piece.iov_len).sum::<usize>()));
+                let answer = answers.borrow_mut().next().copied().unwrap();
+                if answer >= 0 {
+                    return answer;
+                }
+                // SAFETY: the errno of this thread.
+                unsafe { *libc::__errno_location() = -answer as i32 };
+                -1
+            });
             (done.map_err(|e| (e.kind(), e.raw_os_error())), calls.into_inner())
         };
         assert_eq!(run(&[30]), (Ok(()), vec![(100, 30)]));

@@ -6,20 +6,22 @@ use super::piece::{self, MOST_PIECES, Piece, Source, Target};
 use super::{FileDevice, Reads};
 use crate::block_device::check_range;
 use crate::{AlignedBuf, BlockDevice, DeviceError, IoUring, Op, ReadOp, Result, WriteOp};
-use std::io;
+use std::ops::Range;
+use std::{io, mem};
 
 /// The longest run of direct I/O that is not cut, in bytes: of a longer one the device works on
 /// several parts at once.
 const CUT: u64 = 1 << 20;
 
 /// Pieces that lie one behind the other on the device.
-struct Run<B> {
+struct Run {
     offset: u64,
     len: u64,
-    pieces: Vec<Piece<B>>,
+    /// Their places among the pieces of all runs.
+    pieces: Range<usize>,
 }
 
-impl<B> Run<B> {
+impl Run {
     fn fits_one_call(&self) -> bool {
         self.pieces.len() <= MOST_PIECES
     }
@@ -31,14 +33,29 @@ impl<B> Run<B> {
 
 /// Runs in the making.
 struct Runs<B> {
-    list: Vec<Run<B>>,
+    list: Vec<Run>,
+    /// The pieces of all runs, in order.
+    pieces: Vec<Piece<B>>,
     /// The most bytes of one.
     most: u64,
 }
 
 impl<B> Runs<B> {
     fn new(device: &FileDevice) -> Self {
-        Self { list: Vec::new(), most: if device.is_direct() { CUT } else { u64::MAX } }
+        let most = if device.is_direct() { CUT } else { u64::MAX };
+        Self { list: Vec::new(), pieces: Vec::new(), most }
+    }
+
+    /// Returns the runs, each with its pieces.
+    fn each_mut(&mut self) -> impl Iterator<Item = (&Run, &mut [Piece<B>])> {
+        let (mut rest, mut at) = (&mut self.pieces[..], 0);
+        self.list.iter().map(move |run| {
+            // Between two runs lie the pieces of runs that are finished.
+            let (_, here) = mem::take(&mut rest).split_at_mut(run.pieces.start - at);
+            let (pieces, behind) = here.split_at_mut(run.pieces.len());
+            (rest, at) = (behind, run.pieces.end);
+            (run, pieces)
+        })
     }
 
     /// Adds `piece` at `offset`: to the last run, if it goes on where that ends.
@@ -53,14 +70,19 @@ impl<B> Runs<B> {
             let later = piece.split_off(usize::try_from(room).unwrap_or(usize::MAX));
             let len = piece.len() as u64;
             match last {
-                None => self.list.push(Run { offset, len, pieces: vec![piece] }),
+                None => {
+                    let at = self.pieces.len();
+                    self.pieces.push(piece);
+                    self.list.push(Run { offset, len, pieces: at..at + 1 });
+                }
                 Some(run) => {
                     run.len += len;
-                    let apart = match run.pieces.last_mut() {
+                    let apart = match self.pieces.last_mut() {
                         Some(last) => last.join(piece),
                         None => Some(piece),
                     };
-                    run.pieces.extend(apart);
+                    self.pieces.extend(apart);
+                    run.pieces.end = self.pieces.len();
                 }
             }
             let Some(later) = later else { return };
@@ -96,20 +118,19 @@ impl FileDevice {
                 offset += piece.len() as u64;
             }
         }
-        let mut runs = runs.list;
         let mut given_before = None;
-        while self.by_ring(runs.len()) && is_given_again(given_before, runs.len()) {
-            given_before = Some(runs.len());
-            let given: Vec<_> = runs.iter().filter(|run| run.fits_one_call()).collect();
-            let answers = self.rings.write(&self.file, given.iter().map(|run| (run.offset, &run.pieces[..])));
+        while self.by_ring(runs.list.len()) && is_given_again(given_before, runs.list.len()) {
+            given_before = Some(runs.list.len());
+            let given: Vec<_> = runs.list.iter().filter(|run| run.fits_one_call()).collect();
+            let pieces = given.iter().map(|run| (run.offset, &runs.pieces[run.pieces.clone()]));
+            let answers = self.rings.write(&self.file, pieces);
             for (run, answer) in given.iter().zip(&answers) {
                 check(*answer).map_err(|e| run.error(Op::Write, e))?;
             }
-            keep_unfinished(&mut runs, answers);
+            keep_unfinished(&mut runs.list, answers);
         }
-        for Run { offset, len, pieces } in runs {
-            piece::write_all(&self.file, offset, pieces)
-                .map_err(|e| DeviceError::new(Op::Write, offset, len, e))?;
+        for (run, pieces) in runs.each_mut() {
+            piece::write_all(&self.file, run.offset, pieces).map_err(|e| run.error(Op::Write, e))?;
         }
         Ok(())
     }
@@ -138,21 +159,19 @@ impl FileDevice {
                 runs.add(op.offset, Target::from(&mut *op.buf));
             }
         }
-        let mut runs = runs.list;
         let mut given_before = None;
-        while self.by_ring(runs.len()) && is_given_again(given_before, runs.len()) {
-            given_before = Some(runs.len());
-            let mut given: Vec<_> = runs.iter_mut().filter(|run| run.fits_one_call()).collect();
-            let pieces = given.iter_mut().map(|run| (run.offset, &mut run.pieces[..]));
+        while self.by_ring(runs.list.len()) && is_given_again(given_before, runs.list.len()) {
+            given_before = Some(runs.list.len());
+            let mut given: Vec<_> = runs.each_mut().filter(|(run, _)| run.fits_one_call()).collect();
+            let pieces = given.iter_mut().map(|(run, pieces)| (run.offset, &mut **pieces));
             let answers = self.rings.read(&self.file, pieces);
-            for (run, answer) in given.iter().zip(&answers) {
+            for ((run, _), answer) in given.iter().zip(&answers) {
                 check(*answer).map_err(|e| run.error(Op::Read, e))?;
             }
-            keep_unfinished(&mut runs, answers);
+            keep_unfinished(&mut runs.list, answers);
         }
-        for Run { offset, len, pieces } in runs {
-            piece::read_all(&self.file, offset, pieces)
-                .map_err(|e| DeviceError::new(Op::Read, offset, len, e))?;
+        for (run, pieces) in runs.each_mut() {
+            piece::read_all(&self.file, run.offset, pieces).map_err(|e| run.error(Op::Read, e))?;
         }
         Ok(())
     }
@@ -210,7 +229,7 @@ fn is_given_again(before: Option<usize>, left: usize) -> bool {
 
 /// Keeps the runs that were not submitted to a ring or not completed by it. `answers` are the
 /// results of the runs that fit one call, in order.
-fn keep_unfinished<P>(runs: &mut Vec<Run<P>>, answers: Vec<Option<i32>>) {
+fn keep_unfinished(runs: &mut Vec<Run>, answers: Vec<Option<i32>>) {
     let mut answers = answers.into_iter();
     let mut finished = |len| {
         let answer = answers.next().flatten();
@@ -254,15 +273,29 @@ mod tests {
         assert!(left == 0 && passes < 100, "{left} left after {passes}");
     }
 
+    /// Each run has its own pieces, also once those before it are finished.
+    #[test]
+    fn runs_keep_their_pieces() {
+        let bytes = [0_u8; 40];
+        let mut runs = Runs { list: Vec::new(), pieces: Vec::new(), most: 16 };
+        // Two that are joined in memory, one that is not, and one that is cut.
+        for (offset, from, to) in [(0, 0, 4), (4, 4, 6), (6, 30, 35), (100, 6, 9), (200, 9, 29)] {
+            runs.add(offset, Source::from(&bytes[from..to]));
+        }
+        let seen = |runs: &mut Runs<&[u8]>| -> Vec<_> {
+            let lens = |pieces: &mut [Source<'_>]| pieces.iter().map(Piece::len).collect::<Vec<_>>();
+            runs.each_mut().map(|(run, pieces)| (run.offset, run.len, lens(pieces))).collect()
+        };
+        let all = [(0, 11, vec![6, 5]), (100, 3, vec![3]), (200, 16, vec![16]), (216, 4, vec![4])];
+        assert_eq!(seen(&mut runs), all);
+        keep_unfinished(&mut runs.list, vec![Some(11), None, Some(16), Some(3)]);
+        assert_eq!(seen(&mut runs), [all[1].clone(), all[3].clone()]);
+    }
+
     /// A run that a ring did in part, was interrupted in or was not given is done again as a whole.
     #[test]
     fn only_what_a_ring_did_whole_is_finished() {
-        let bytes = [0; 1];
-        let run = |offset: u64, pieces: usize| Run {
-            offset,
-            len: 8192,
-            pieces: (0..pieces).map(|_| Source::from(&bytes[..])).collect(),
-        };
+        let run = |offset: u64, pieces: usize| Run { offset, len: 8192, pieces: 0..pieces };
         let again =
             [Some(8191), Some(0), Some(-libc::EINTR), Some(-libc::EAGAIN), Some(-libc::EOPNOTSUPP), None];
         assert!(again.iter().all(|answer| check(*answer).is_ok()));

@@ -22,6 +22,11 @@ pub enum NbdError {
     Socket { why: String },
     /// The server did not answer in time.
     Timeout { what: &'static str, seconds: u64 },
+    /// The server has not greeted in time: it, or the system in its place, has taken the connection
+    /// and said nothing on it, or the queue of its socket was full.
+    NotGreeted { seconds: u64 },
+    /// The `number`th of the connections to one export is lost before it is agreed on.
+    Further { number: usize, wanted: usize, why: Box<NbdError> },
     /// The server is shutting down.
     ShuttingDown,
     /// No connection could be made again in time.
@@ -131,6 +136,8 @@ impl NbdError {
                 | Self::Closed
                 | Self::Socket { .. }
                 | Self::Timeout { .. }
+                | Self::NotGreeted { .. }
+                | Self::Further { .. }
                 | Self::ShuttingDown
         )
     }
@@ -139,6 +146,7 @@ impl NbdError {
     pub fn errno(&self) -> i32 {
         match self {
             Self::Connect { .. } => ENXIO,
+            Self::Further { why, .. } => why.errno(),
             Self::NoExport { .. } => ENOENT,
             Self::ReadOnly => EROFS,
             Self::InUse { .. } => EBUSY,
@@ -211,6 +219,14 @@ impl NbdError {
             Self::Socket { why } => write!(f, "the connection to the NBD server: {why}"),
             Self::Timeout { what, seconds } => {
                 write!(f, "the NBD server has not answered a {what} for {seconds} s")
+            }
+            Self::NotGreeted { seconds } => write!(
+                f,
+                "the NBD server has not greeted for {seconds} s: it may serve all the clients that it \
+                 admits (qemu-nbd: --shared=N)"
+            ),
+            Self::Further { number, wanted, why } => {
+                write!(f, "connection {number} of connections={wanted}: {why}")
             }
             Self::ShuttingDown => write!(f, "the NBD server is shutting down"),
             Self::GaveUp { seconds, last } => {
@@ -443,6 +459,8 @@ mod tests {
         let failed = |errno| NbdError::Failed { command: "write", errno, text: String::new() };
         assert_eq!([28, 1, 22, 5].map(|n| failed(n).errno()), [ENOSPC, EPERM, EIO, EIO]);
         assert_eq!(failed(28).to_string(), "the NBD server failed a write: no space left");
+        let why = Box::new(NbdError::Connect { why: "refused".into() });
+        assert_eq!(NbdError::Further { number: 2, wanted: 2, why }.errno(), ENXIO);
         assert!(NbdError::Closed.is_loss() && !NbdError::NoError.is_loss() && !failed(5).is_loss());
     }
 }

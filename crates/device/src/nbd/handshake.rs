@@ -118,10 +118,14 @@ impl<'a, S: Read + Write> Handshake<'a, S> {
     /// Reads the greeting, and answers it.
     ///
     /// # Errors
-    /// A loss; no server, or an old one.
+    /// A loss, [`NbdError::NotGreeted`] among them; no server, or an old one.
     pub(crate) fn begin(stream: &'a mut S, timeout: Duration) -> Result<Self, NbdError> {
         let mut wire = Timed::new(stream, timeout);
-        let magic = u64::from_be_bytes(wire.array()?);
+        let greeting = wire.array().map_err(|e| match e {
+            NbdError::Timeout { seconds, .. } => NbdError::NotGreeted { seconds },
+            e => e,
+        });
+        let magic = u64::from_be_bytes(greeting?);
         if magic != NBD_MAGIC {
             return Err(NbdError::NotNbd { magic });
         }

@@ -76,7 +76,8 @@ impl Connector {
     /// Opens the export, by as many connections as wanted and allowed.
     ///
     /// # Errors
-    /// A loss; what the server refuses, or gets wrong.
+    /// A loss, as [`NbdError::Further`] behind the first connection; what the server refuses, or
+    /// gets wrong.
     pub(crate) fn open(&self, generation: u64, timeout: Duration) -> Result<(Session, Agreed), NbdError> {
         let export = self.url.export_name();
         let (socket, agreed) = self.negotiate(timeout, |handshake| handshake.open(export))?;
@@ -84,7 +85,13 @@ impl Connector {
         // Where a flush covers one connection alone, there is one.
         let wanted = if agreed.flags.has(ExportFlags::MULTI_CONN) { self.url.connections } else { 1 };
         while links.len() < wanted {
-            let (socket, other) = self.negotiate(timeout, |handshake| handshake.open(export))?;
+            let number = links.len() + 1;
+            let further = |why: NbdError| match why.is_loss() {
+                true => NbdError::Further { number, wanted, why: Box::new(why) },
+                false => why,
+            };
+            let opened = self.negotiate(timeout, |handshake| handshake.open(export));
+            let (socket, other) = opened.map_err(further)?;
             self.check_same(&agreed, &other)?;
             links.push(Link::new(socket, self.terms(&other)));
         }

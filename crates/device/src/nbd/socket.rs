@@ -62,13 +62,13 @@ impl Socket {
     pub(crate) fn dial(address: &NbdAddress, timeout: Duration) -> Result<Self, NbdError> {
         #[cfg(unix)]
         if let Some(dialer) = DIALER.get() {
-            let made = dialer().map_err(|e| refused(address, &e))?;
+            let made = dialer().map_err(|e| refused(address, timeout, &e))?;
             return Ok(Self::Plain(match address {
                 NbdAddress::Tcp { .. } => Stream::Tcp(made.into()),
                 NbdAddress::Unix(_) => Stream::Unix(made.into()),
             }));
         }
-        Stream::connect(address, timeout).map(Self::Plain).map_err(|e| refused(address, &e))
+        Stream::connect(address, timeout).map(Self::Plain).map_err(|e| refused(address, timeout, &e))
     }
 
     /// Begins TLS, if the connection has none yet.
@@ -173,11 +173,35 @@ impl Socket {
     }
 }
 
-fn refused(address: &NbdAddress, e: &io::Error) -> NbdError {
+fn refused(address: &NbdAddress, timeout: Duration, e: &io::Error) -> NbdError {
+    // The queue of the unix socket is full: the server accepts no client now.
+    if let (NbdAddress::Unix(_), io::ErrorKind::WouldBlock) = (address, e.kind()) {
+        return NbdError::NotGreeted { seconds: timeout.as_secs() };
+    }
     let words = e.to_string();
     let words = words.split(" (os error").next().unwrap_or_default();
     match lost(e) {
         NbdError::Socket { .. } => NbdError::Connect { why: format!("{address}: {words}") },
         other => other,
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+
+    #[test]
+    fn a_server_with_a_full_queue_is_not_waited_for_without_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let listener = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        // Room for one connection, and none is accepted.
+        listen(&listener, 0).unwrap();
+        let (address, timeout) = (NbdAddress::Unix(path), Duration::from_millis(1500));
+        let _first = Socket::dial(&address, timeout).unwrap();
+        let e = Socket::dial(&address, timeout).unwrap_err();
+        assert_eq!(e, NbdError::NotGreeted { seconds: 1 });
     }
 }

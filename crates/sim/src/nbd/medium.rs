@@ -1,4 +1,6 @@
 //! What a server holds: an image with a cache that a kill loses in part, or a device.
+//!
+//! The cache knows on which connection each change came. A flush covers one connection, or all.
 
 use crate::Image;
 use crate::seed::rng;
@@ -9,12 +11,23 @@ use std::fmt;
 use std::sync::Arc;
 
 const SECTOR: usize = 512;
+/// In place of the number of a connection that has ended.
+const ENDED: u64 = 0;
 
 /// A change since the last flush.
 #[derive(Debug, Clone)]
 enum Change {
     Write { offset: u64, data: Vec<u8> },
     Zeroes { offset: u64, len: u64 },
+}
+
+impl Change {
+    fn place(&self) -> (u64, u64) {
+        match self {
+            Self::Write { offset, data } => (*offset, data.len() as u64),
+            Self::Zeroes { offset, len } => (*offset, *len),
+        }
+    }
 }
 
 /// The medium of a server. Its calls fail with the number that the server answers.
@@ -76,44 +89,55 @@ impl Medium {
         }
     }
 
-    pub(super) fn write(&mut self, offset: u64, data: Vec<u8>) -> Result<(), u32> {
+    /// Writes for a connection.
+    pub(super) fn write(&mut self, connection: u64, offset: u64, data: Vec<u8>) -> Result<(), u32> {
         match self {
-            Self::Image(image) => image.write(offset, data),
+            Self::Image(image) => image.write(connection, offset, data),
             Self::Device(served) => served.device.write_at(&data, offset).map_err(|e| number(&e))?,
         }
         Ok(())
     }
 
-    pub(super) fn zero(&mut self, offset: u64, len: u64) -> Result<(), u32> {
+    /// Writes zeros for a connection.
+    pub(super) fn zero(&mut self, connection: u64, offset: u64, len: u64) -> Result<(), u32> {
         match self {
-            Self::Image(image) => image.zero(offset, len),
+            Self::Image(image) => image.zero(connection, offset, len),
             Self::Device(served) => served.device.write_zeroes(offset, len).map_err(|e| number(&e))?,
         }
         Ok(())
     }
 
-    /// Discards a range; that of an image reads as zeros then.
-    pub(super) fn trim(&mut self, offset: u64, len: u64) -> Result<(), u32> {
+    /// Discards a range for a connection; that of an image reads as zeros then.
+    pub(super) fn trim(&mut self, connection: u64, offset: u64, len: u64) -> Result<(), u32> {
         match self {
-            Self::Image(image) => image.zero(offset, len),
+            Self::Image(image) => image.zero(connection, offset, len),
             Self::Device(served) => served.device.discard(offset, len).map_err(|e| number(&e))?,
         }
         Ok(())
     }
 
-    pub(super) fn flush(&mut self) -> Result<(), u32> {
+    /// Makes durable what came on a connection, and on those that have ended. Makes all durable
+    /// without a connection; on a device always.
+    pub(super) fn flush(&mut self, connection: Option<u64>) -> Result<(), u32> {
         match self {
-            Self::Image(image) => image.flush(),
+            Self::Image(image) => image.flush(connection),
             Self::Device(served) => served.device.flush().map_err(|e| number(&e))?,
         }
         Ok(())
+    }
+
+    /// Notes that a connection has ended; all, without one. Any flush covers what came on it.
+    pub(super) fn end(&mut self, connection: Option<u64>) {
+        if let Self::Image(image) = self {
+            image.end(connection);
+        }
     }
 
     /// Makes a range durable, as FUA does; of a device all.
     pub(super) fn flush_range(&mut self, offset: u64, len: u64) -> Result<(), u32> {
         match self {
             Self::Image(image) => image.flush_range(offset, len),
-            Self::Device(_) => self.flush()?,
+            Self::Device(_) => self.flush(None)?,
         }
         Ok(())
     }
@@ -132,7 +156,8 @@ impl Medium {
 pub(super) struct CachedImage {
     durable: Image,
     now: Image,
-    unflushed: Vec<Change>,
+    /// With the connection that each came on, in the order in which they came.
+    unflushed: Vec<(u64, Change)>,
 }
 
 impl CachedImage {
@@ -146,19 +171,37 @@ impl CachedImage {
         bytes
     }
 
-    fn write(&mut self, offset: u64, data: Vec<u8>) {
+    fn write(&mut self, connection: u64, offset: u64, data: Vec<u8>) {
         self.now.write(offset, &data);
-        self.unflushed.push(Change::Write { offset, data });
+        self.unflushed.push((connection, Change::Write { offset, data }));
     }
 
-    fn zero(&mut self, offset: u64, len: u64) {
+    fn zero(&mut self, connection: u64, offset: u64, len: u64) {
         self.now.zero(offset, len);
-        self.unflushed.push(Change::Zeroes { offset, len });
+        self.unflushed.push((connection, Change::Zeroes { offset, len }));
     }
 
-    fn flush(&mut self) {
-        self.durable = self.now.clone();
-        self.unflushed.clear();
+    fn flush(&mut self, connection: Option<u64>) {
+        let is_covered = |of: u64| connection.is_none_or(|own| of == own || of == ENDED);
+        let changes = std::mem::take(&mut self.unflushed);
+        let (covered, rest): (Vec<_>, Vec<_>) = changes.into_iter().partition(|(of, _)| is_covered(*of));
+        self.unflushed = rest;
+        if self.unflushed.is_empty() {
+            self.durable = self.now.clone();
+            return;
+        }
+        for (_, change) in covered {
+            let (offset, len) = change.place();
+            self.flush_range(offset, len);
+        }
+    }
+
+    fn end(&mut self, connection: Option<u64>) {
+        for (of, _) in &mut self.unflushed {
+            if connection.is_none_or(|ended| ended == *of) {
+                *of = ENDED;
+            }
+        }
     }
 
     /// Makes one change durable, as FUA does: nothing that was in the cache before comes back over
@@ -167,7 +210,7 @@ impl CachedImage {
         let bytes = self.read(offset, len as usize);
         self.durable.write(offset, &bytes);
         let end = offset + len;
-        for change in &mut self.unflushed {
+        for (_, change) in &mut self.unflushed {
             if let Change::Zeroes { offset, len } = *change {
                 *change = Change::Write { offset, data: vec![0; len as usize] };
             }
@@ -186,7 +229,7 @@ impl CachedImage {
         let mut changes = std::mem::take(&mut self.unflushed);
         changes.shuffle(&mut rng);
         let keep = rng.random_range(0.0..1.0);
-        for change in changes {
+        for (_, change) in changes {
             // Whole, or each sector for itself.
             let (torn, whole) = (rng.random_bool(0.3), rng.random_bool(keep));
             let mut stays = || if torn { rng.random_bool(0.5) } else { whole };
@@ -219,11 +262,11 @@ mod tests {
         let device = Arc::new(FailingDevice::new(MemDevice::new(4096)));
         let lose = Box::new(|_: u64| {});
         let mut medium = Medium::Device(ServedDevice { device: Arc::clone(&device) as _, lose });
-        assert_eq!((medium.size(), medium.write(0, vec![7; 512])), (4096, Ok(())));
+        assert_eq!((medium.size(), medium.write(1, 0, vec![7; 512])), (4096, Ok(())));
         device.fail_once(Op::Write, 1, 28);
-        assert_eq!(medium.write(0, vec![8; 512]), Err(28));
+        assert_eq!(medium.write(1, 0, vec![8; 512]), Err(28));
         device.fail_once(Op::Flush, 1, 5);
-        assert_eq!([medium.flush(), medium.flush()], [Err(5), Ok(())]);
+        assert_eq!([medium.flush(Some(1)), medium.flush(Some(1))], [Err(5), Ok(())]);
         assert_eq!(medium.read(0, 512), Ok(vec![7; 512]));
     }
 
@@ -232,10 +275,10 @@ mod tests {
         let mut lost = 0;
         for seed in 0..50 {
             let mut medium = CachedImage::new(Image::zeroed(64 << 10));
-            medium.write(0, vec![1; 8192]);
-            medium.flush();
-            medium.write(4096, vec![2; 8192]);
-            medium.zero(0, 1024);
+            medium.write(1, 0, vec![1; 8192]);
+            medium.flush(None);
+            medium.write(1, 4096, vec![2; 8192]);
+            medium.zero(1, 0, 1024);
             medium.lose(seed);
             let bytes = medium.read(0, 16384);
             assert!(bytes[1024..4096].iter().all(|b| *b == 1) && bytes[12288..].iter().all(|b| *b == 0));
@@ -251,14 +294,39 @@ mod tests {
     fn what_was_made_durable_stays_over_what_was_before() {
         for seed in 0..50 {
             let mut medium = CachedImage::new(Image::zeroed(64 << 10));
-            medium.write(0, vec![1; 8192]);
-            medium.zero(4096, 8192);
-            medium.write(2048, vec![2; 4096]);
+            medium.write(1, 0, vec![1; 8192]);
+            medium.zero(1, 4096, 8192);
+            medium.write(1, 2048, vec![2; 4096]);
             medium.flush_range(2048, 4096);
             medium.lose(seed);
             let bytes = medium.read(0, 16384);
             assert!(bytes[2048..6144].iter().all(|b| *b == 2), "seed {seed}");
             assert!(bytes[..2048].iter().all(|b| [0, 1].contains(b)));
+        }
+    }
+
+    #[test]
+    fn a_flush_covers_its_connection_and_those_that_have_ended() {
+        for seed in 0..20 {
+            let mut medium = CachedImage::new(Image::zeroed(64 << 10));
+            let durable = |medium: &CachedImage| {
+                let bytes = medium.durable.to_bytes();
+                [0, 4096, 8192, 12288].map(|place: usize| bytes[place])
+            };
+            for connection in 1..=3 {
+                medium.write(connection, (connection - 1) * 4096, vec![connection as u8; 4096]);
+            }
+            medium.write(2, 12288, vec![1; 512]);
+            medium.write(1, 12288, vec![4; 512]);
+            medium.flush(Some(1));
+            assert_eq!(durable(&medium), [1, 0, 0, 4]);
+            // The older content of the second connection does not come back over it.
+            medium.end(Some(2));
+            medium.flush(Some(1));
+            assert_eq!(durable(&medium), [1, 2, 0, 4]);
+            medium.lose(seed);
+            let [first, second, third, fourth] = durable(&medium);
+            assert!((first, second, fourth) == (1, 2, 4) && [0, 3].contains(&third), "seed {seed}");
         }
     }
 }

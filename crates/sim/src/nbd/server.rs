@@ -16,13 +16,16 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 const EINVAL: u32 = 22;
+/// The flag of an export whose flush covers all connections.
+const MULTI_CONN: u16 = 1 << 8;
 
 /// What a server says of itself.
 #[derive(Debug, Clone)]
 pub struct NbdSettings {
     /// The name of the export.
     pub export: String,
-    /// Transmission flags of the protocol.
+    /// Transmission flags of the protocol. Without CAN_MULTI_CONN a flush covers the writes of its
+    /// connection, and of those that have ended.
     pub flags: u16,
     /// It knows structured replies and block status.
     pub structured: bool,
@@ -32,6 +35,8 @@ pub struct NbdSettings {
     pub blocks: Option<(u32, u32, u32)>,
     /// What it sends instead of a greeting.
     pub greeting: Option<Vec<u8>>,
+    /// How many connections it serves at a time. It takes others, and never greets them.
+    pub clients: usize,
 }
 
 impl Default for NbdSettings {
@@ -44,6 +49,7 @@ impl Default for NbdSettings {
             with_go: true,
             blocks: None,
             greeting: None,
+            clients: usize::MAX,
         }
     }
 }
@@ -63,6 +69,8 @@ struct State {
     ended: bool,
     requests: Vec<NbdKind>,
     connections: u64,
+    /// The connections that are served, by number.
+    open: Vec<u64>,
 }
 
 /// An NBD server at a unix socket, until it is dropped.
@@ -111,6 +119,7 @@ impl NbdServer {
             ended: false,
             requests: Vec::new(),
             connections: 0,
+            open: Vec::new(),
         };
         let state = Arc::new(Mutex::new(state));
         let shared = Arc::clone(&state);
@@ -179,7 +188,7 @@ impl NbdServer {
         self.state().medium.durable()
     }
 
-    /// Connections so far.
+    /// Connections so far that were served.
     pub fn connections(&self) -> u64 {
         self.state().connections
     }
@@ -206,9 +215,17 @@ impl Drop for NbdServer {
 impl State {
     fn close_all(&mut self) {
         self.generation += 1;
+        self.open.clear();
+        self.medium.end(None);
         for stream in self.streams.drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
+    }
+
+    /// Notes that a connection is not served any more.
+    fn end(&mut self, connection: u64) {
+        self.open.retain(|open| *open != connection);
+        self.medium.end(Some(connection));
     }
 
     fn kill(&mut self, seed: u64) {
@@ -223,8 +240,9 @@ impl State {
         faults.first().copied()
     }
 
-    /// Does what a request asks for. Returns the content of its answer, or an error number.
-    fn carry_out(&mut self, asked: Asked, data: Vec<u8>) -> Result<Vec<u8>, u32> {
+    /// Does what a request of a connection asks for. Returns the content of its answer, or an error
+    /// number.
+    fn carry_out(&mut self, connection: u64, asked: Asked, data: Vec<u8>) -> Result<Vec<u8>, u32> {
         let end = asked.offset.checked_add(asked.len.into());
         if end.is_none_or(|end| end > self.medium.size()) {
             return Err(EINVAL);
@@ -237,10 +255,13 @@ impl State {
             NbdKind::Read | NbdKind::BlockStatus => {
                 return self.medium.read(asked.offset, asked.len as usize);
             }
-            NbdKind::Write => self.medium.write(asked.offset, data)?,
-            NbdKind::WriteZeroes => self.medium.zero(asked.offset, asked.len.into())?,
-            NbdKind::Trim => self.medium.trim(asked.offset, asked.len.into())?,
-            NbdKind::Flush => self.medium.flush()?,
+            NbdKind::Write => self.medium.write(connection, asked.offset, data)?,
+            NbdKind::WriteZeroes => self.medium.zero(connection, asked.offset, asked.len.into())?,
+            NbdKind::Trim => self.medium.trim(connection, asked.offset, asked.len.into())?,
+            NbdKind::Flush => {
+                let covers_all = self.settings.flags & MULTI_CONN != 0;
+                self.medium.flush(if covers_all { None } else { Some(connection) })?;
+            }
         }
         Ok(Vec::new())
     }
@@ -259,27 +280,41 @@ fn accept(listener: &UnixListener, state: &Arc<Mutex<State>>) {
         }
         let Ok(copy) = stream.try_clone() else { continue };
         locked.streams.push(copy);
+        if locked.open.len() >= locked.settings.clients {
+            continue;
+        }
         locked.connections += 1;
-        let generation = locked.generation;
+        let served = Served { generation: locked.generation, connection: locked.connections };
+        locked.open.push(served.connection);
         drop(locked);
         let state = Arc::clone(state);
         let serve = move || {
             // The client is gone, or breaks the protocol.
-            let _ = serve(stream, &state, generation);
+            let _ = serve(stream, &state, served);
+            state.lock().end(served.connection);
         };
         threads.extend(thread::Builder::new().name("sim-nbd-connection".into()).spawn(serve));
     }
     threads.into_iter().for_each(|thread| drop(thread.join()));
 }
 
+/// A connection that is served.
+#[derive(Debug, Clone, Copy)]
+struct Served {
+    generation: u64,
+    connection: u64,
+}
+
 /// Serves one connection to its end.
-fn serve(mut stream: UnixStream, state: &Mutex<State>, generation: u64) -> io::Result<()> {
+fn serve(mut stream: UnixStream, state: &Mutex<State>, served: Served) -> io::Result<()> {
     let (settings, size) = {
         let state = state.lock();
         (state.settings.clone(), state.size)
     };
     let Some(agreed) = negotiate(&mut stream, &settings, size)? else { return Ok(()) };
-    while serve_one(&mut stream, state, generation, agreed)? {}
+    while serve_one(&mut stream, state, served, agreed)? {}
+    // Before the client sees it, and connects again.
+    state.lock().end(served.connection);
     stream.shutdown(Shutdown::Both)
 }
 
@@ -287,7 +322,7 @@ fn serve(mut stream: UnixStream, state: &Mutex<State>, generation: u64) -> io::R
 fn serve_one(
     stream: &mut UnixStream,
     state: &Mutex<State>,
-    generation: u64,
+    Served { generation, connection }: Served,
     agreed: Agreed,
 ) -> io::Result<bool> {
     let header: [u8; 28] = array(stream)?;
@@ -311,7 +346,7 @@ fn serve_one(
         Some(NbdFault::Kill(seed) | NbdFault::KillForGood(seed)) => {
             // The last request may have come as far as the cache.
             if seed % 2 == 0 {
-                let _ = locked.carry_out(asked, data);
+                let _ = locked.carry_out(connection, asked, data);
             }
             locked.down |= matches!(fault, Some(NbdFault::KillForGood(_)));
             locked.kill(seed);
@@ -320,7 +355,7 @@ fn serve_one(
         _ => {}
     }
     let fails = matches!(fault, Some(NbdFault::Errno(_) | NbdFault::NoErrno | NbdFault::ErrorThenClose));
-    let mut done = if fails { Ok(Vec::new()) } else { locked.carry_out(asked, data) };
+    let mut done = if fails { Ok(Vec::new()) } else { locked.carry_out(connection, asked, data) };
     if is_durable && done.is_ok() {
         let flushed = locked.medium.flush_range(asked.offset, asked.len.into());
         done = done.and_then(|content| flushed.map(|()| content));

@@ -3,15 +3,25 @@
 //!
 //! Invariants:
 //! - Within a process, each byte of a medium has one writer alone, or readers.
-//! - So it is between the processes of one host, or network namespace, on Linux: each has a socket
-//!   of an abstract name, which says what it has, and is gone when its process ends.
+//! - So it is between the processes of root, and of one user, of one host, or network namespace, on
+//!   Linux: each has a socket of an abstract name, which says what it has, and is gone when its
+//!   process ends. Root keeps the users out too.
 //! - A partition has several names, and is claimed by its bytes once the table of partitions was
 //!   read. The name of the URL is claimed before that: a server may take no second connection.
 //!
 //! Hazards:
-//! - Between hosts nothing is promised here.
-//! - Without /proc/net/unix an opener sees no more than the writer of the same place.
+//! - Between hosts nothing is promised here. Nor is it between two users, and no user keeps root
+//!   out: any user may bind any name, of a volume too that it cannot open.
+//! - In a user namespace, processes of users that it does not have do not count, root's among them.
+//! - Without /proc/net/unix an opener sees no more than the writer of the same place. A writer
+//!   whose name another user has bound is then refused.
+//! - A process that may make no socket sees the names in /proc/net/unix, and is not seen.
 //! - Two names of one medium (a host's name and its address) are two media.
+
+#[cfg(target_os = "linux")]
+mod of_host;
+#[cfg(target_os = "linux")]
+mod socket_owner;
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -134,152 +144,11 @@ impl Drop for NameClaim {
     }
 }
 
-/// The names of sockets: `lanefs-MEDIUM-w-PLACE` of a writer, `lanefs-MEDIUM-rN-PLACE` of a reader,
-/// with a number for each of several readers.
-#[cfg(target_os = "linux")]
-mod of_host {
-    use super::{Claimed, InUse, Place};
-    use std::io::ErrorKind;
-    use std::os::fd::{AsRawFd, OwnedFd};
-    use std::os::linux::net::SocketAddrExt;
-    use std::os::unix::net::{SocketAddr, UnixListener};
-    use std::sync::atomic::{AtomicU32, Ordering};
-
-    /// How many names a reader tries. Processes of several PID namespaces may have one number.
-    const TRIES: u32 = 256;
-
-    /// A claim of a process of this host, as its name tells it.
-    struct Seen {
-        name: String,
-        place: Place,
-        read_only: bool,
-    }
-
-    /// Binds a name. Looks whether another process has the same bytes, and one of the two writes.
-    pub(super) fn claim(claimed: &Claimed) -> Result<Option<UnixListener>, InUse> {
-        let prefix = prefix(&claimed.medium);
-        let place = text_of(&claimed.place);
-        let writer = format!("{prefix}w-{place}");
-        let bound = match claimed.read_only {
-            true => bind_reader(&prefix, &place),
-            false => bind(&writer)?,
-        };
-        // Behind the bind: of two openers that begin at the same time, at least one sees the
-        // other.
-        let exact = claimed.read_only.then(|| writer.clone());
-        let own = place_of(&place);
-        let is_refused = |other: &Seen| {
-            let both_read = claimed.read_only && other.read_only;
-            !both_read && other.name != writer && own.as_ref().is_some_and(|own| own.meets(&other.place))
-        };
-        let others = seen(&prefix).into_iter().filter(is_refused).map(|other| other.name);
-        exact.into_iter().chain(others).find_map(|name| holder(&name)).map_or(Ok(bound), |by| Err(InUse(by)))
-    }
-
-    /// Looks whether another process reads any part of a medium.
-    pub(super) fn check_readers(medium: &str) -> Result<(), InUse> {
-        let readers = seen(&prefix(medium)).into_iter().filter(|other| other.read_only);
-        let by = readers.map(|other| other.name).find_map(|name| holder(&name));
-        by.map_or(Ok(()), |by| Err(InUse(by)))
-    }
-
-    /// Returns how the names for a medium begin. A name has at most 107 bytes, and two media with
-    /// one hash are improbable.
-    fn prefix(medium: &str) -> String {
-        let [first, second] = [1, 2].map(|seed| hash(medium, seed));
-        format!("lanefs-{first:016x}{second:016x}-")
-    }
-
-    /// Returns how a name tells a place: a partition by the hash of its name.
-    fn text_of(place: &Place) -> String {
-        match place {
-            Place::Named(part) => format!("n{:016x}", hash(part, 3)),
-            Place::Bytes(bytes) => format!("{:x}-{:x}", bytes.start, bytes.end),
-        }
-    }
-
-    /// Returns the place that a name tells, of a partition the hash.
-    fn place_of(text: &str) -> Option<Place> {
-        if let Some(part) = text.strip_prefix('n') {
-            return Some(Place::Named(part.to_owned()));
-        }
-        let (start, end) = text.split_once('-')?;
-        let number = |text| u64::from_str_radix(text, 16).ok();
-        Some(Place::Bytes(number(start)?..number(end)?))
-    }
-
-    /// Binds a name for a reader, which has others beside it. Returns `None` as [`bind`] does.
-    fn bind_reader(prefix: &str, place: &str) -> Option<UnixListener> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = |number: u32| format!("{prefix}r{:x}.{number:x}-{place}", std::process::id());
-        let mut names = (0..TRIES).map(|_| name(NEXT.fetch_add(1, Ordering::Relaxed)));
-        names.find_map(|name| bind(&name).ok()).flatten()
-    }
-
-    /// Binds a name. Returns `None` on a system without such names.
-    fn bind(name: &str) -> Result<Option<UnixListener>, InUse> {
-        let Ok(address) = SocketAddr::from_abstract_name(name) else { return Ok(None) };
-        match UnixListener::bind_addr(&address) {
-            Ok(listener) => Ok(Some(listener)),
-            Err(e) if e.kind() == ErrorKind::AddrInUse => Err(InUse(holder(name).flatten())),
-            Err(_) => Ok(None),
-        }
-    }
-
-    /// Returns the names that processes have bound for a medium.
-    fn seen(prefix: &str) -> Vec<Seen> {
-        let table = std::fs::read("/proc/net/unix").unwrap_or_default();
-        let one = |line: &str| {
-            let name = line.rsplit(' ').next()?.strip_prefix('@')?;
-            let (kind, place) = name.strip_prefix(prefix)?.split_once('-')?;
-            Some(Seen { name: name.to_owned(), place: place_of(place)?, read_only: kind != "w" })
-        };
-        String::from_utf8_lossy(&table).lines().filter_map(one).collect()
-    }
-
-    /// Returns the process that has bound a name, `None` if none has. Its number cannot be told
-    /// where too many have asked.
-    fn holder(name: &str) -> Option<Option<u32>> {
-        use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-        let name = SocketAddrUnix::new_abstract_name(name.as_bytes()).ok()?;
-        // The connection is never accepted: a blocking one would wait for room in the queue.
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let Ok(socket) = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
-        else {
-            return Some(None);
-        };
-        match rustix::net::connect(&socket, &name) {
-            Ok(()) => Some(peer(&socket)),
-            Err(rustix::io::Errno::CONNREFUSED) => None,
-            // Too many have asked, or this process may not.
-            Err(_) => Some(None),
-        }
-    }
-
-    /// Returns the number of the process that listens at the other end; `None` for one of another
-    /// PID namespace, whose number is 0, which `rustix` takes for impossible.
-    #[allow(unsafe_code)]
-    fn peer(socket: &OwnedFd) -> Option<u32> {
-        let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
-        let mut len = size_of_val(&peer) as libc::socklen_t;
-        let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
-        // SAFETY: the call writes at most `len` bytes into `peer`, numbers of any value.
-        let told = unsafe {
-            libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut peer).cast(), &raw mut len)
-        };
-        u32::try_from(peer.pid).ok().filter(|pid| told == 0 && *pid > 0)
-    }
-
-    /// FNV-1a.
-    fn hash(text: &str, seed: u64) -> u64 {
-        let start = 0xcbf2_9ce4_8422_2325 ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        text.bytes().fold(start, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(target_os = "linux")]
+    use std::os::unix::net::{UnixListener, UnixStream};
 
     fn claim(name: &str, place: Place, read_only: bool) -> Result<NameClaim, InUse> {
         NameClaim::new(format!("claims.test {name}"), place, read_only)
@@ -358,5 +227,84 @@ mod tests {
             }
             assert_eq!(of_host::check_readers("claims.test c").is_err(), is_reader);
         }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn claim_on_host(medium: &str, place: Place, read_only: bool) -> Result<Option<UnixListener>, InUse> {
+        of_host::claim(&Claimed { medium: format!("claims.test {medium}"), place, read_only })
+    }
+
+    /// As under `RestrictAddressFamilies=` of systemd.
+    #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+    #[test]
+    fn a_process_that_may_make_no_socket_opens_what_is_not_seen_in_use() {
+        let _writer = claim_on_host("f", bytes(10, 20), false).unwrap().unwrap();
+        let confined = std::thread::spawn(|| {
+            refuse_unix_sockets();
+            for read_only in [true, false] {
+                assert!(claim_on_host("f", bytes(20, 30), read_only).unwrap().is_none());
+                assert_eq!(claim_on_host("f", Place::WHOLE, read_only).unwrap_err(), InUse(None));
+            }
+        });
+        confined.join().unwrap();
+    }
+
+    /// Confines the calling thread alone.
+    #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+    fn refuse_unix_sockets() {
+        use seccompiler::{
+            BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+            SeccompRule,
+        };
+        let (family, equal) = (libc::AF_UNIX as u64, SeccompCmpOp::Eq);
+        let unix = SeccompCondition::new(0, SeccompCmpArgLen::Dword, equal, family).unwrap();
+        let rules = [(libc::SYS_socket, vec![SeccompRule::new(vec![unix]).unwrap()])].into();
+        let refused = SeccompAction::Errno(libc::EAFNOSUPPORT as u32);
+        let arch = std::env::consts::ARCH.try_into().unwrap();
+        let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, arch).unwrap();
+        seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
+    }
+
+    /// Runs `f` as the user 65534, whom no other thread becomes.
+    #[cfg(target_os = "linux")]
+    fn as_nobody<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
+        let run = || {
+            let nobody = rustix::thread::Uid::from_raw(65534);
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            f()
+        };
+        std::thread::spawn(run).join().unwrap()
+    }
+
+    /// Any user may bind any name, and let nobody connect to it.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn names_that_a_user_binds_keep_root_from_nothing() {
+        if !rustix::process::geteuid().is_root() {
+            assert!(std::env::var_os("CI").is_none(), "becoming another user needs root");
+            eprintln!("not root: no other user was asked");
+            return;
+        }
+        for (read_only, is_full) in [(false, false), (false, true), (true, false), (true, true)] {
+            let _theirs = as_nobody(move || {
+                let bound = claim_on_host("g", Place::WHOLE, read_only).unwrap().unwrap();
+                if is_full {
+                    rustix::net::listen(&bound, 0).unwrap();
+                    UnixStream::connect_addr(&bound.local_addr().unwrap()).unwrap();
+                }
+                bound
+            });
+            NameClaim::check_readers("claims.test g").unwrap();
+            let reader = claim_on_host("g", Place::WHOLE, true).unwrap().unwrap();
+            assert_eq!(claim_on_host("g", Place::WHOLE, false).unwrap_err(), InUse::here());
+            drop(reader);
+            // Of root's processes one alone writes, by whatever name.
+            let _writer = claim_on_host("g", Place::WHOLE, false).unwrap().unwrap();
+            for read_only in [true, false] {
+                assert_eq!(claim_on_host("g", bytes(10, 20), read_only).unwrap_err(), InUse::here());
+            }
+        }
+        let _roots = claim_on_host("h", Place::WHOLE, false).unwrap().unwrap();
+        assert_eq!(as_nobody(|| claim_on_host("h", Place::WHOLE, true)).unwrap_err(), InUse::here());
     }
 }
