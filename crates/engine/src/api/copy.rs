@@ -12,9 +12,10 @@ impl File {
     /// the end of this file, or if a later part failed. Holes stay holes. As with
     /// copy_file_range(2), another thread may see a part of the copy.
     ///
-    /// # Errors
-    /// [`Error::BadHandle`] if not open for reading, or `to` not for writing or for appending only;
-    /// [`Error::Invalid`] for ranges of one file that overlap; otherwise as to read and to write.
+    /// # Errors [`Error::BadHandle`] if not open for reading, or `to` not for writing or for
+    /// appending only; [`Error::Invalid`] for ranges of one file that overlap; otherwise as to read
+    /// and to write. If `to` was opened with `sync` or `dsync`, those of a sync: all may have been
+    /// copied.
     ///
     /// ```
     /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
@@ -48,10 +49,13 @@ impl File {
                 Err(_) => break,
             }
         }
+        if done > 0 {
+            to.after_write()?;
+        }
         Ok(done)
     }
 
-    /// Copies a hole, or a piece of data.
+    /// Copies a hole, or a piece of data. Makes nothing durable.
     pub(crate) fn copy_some(&self, offset: u64, to: &File, to_offset: u64, len: u64) -> Result<u64> {
         let data = self.next_data(offset)?;
         // Another thread may have cut this file meanwhile: behind its end there is no hole.
@@ -64,13 +68,13 @@ impl File {
                 to.inode().content().fallocate(FallocMode::PunchHole, to_offset, hole.min(before))?;
             }
             to.inode().content().extend(to_offset + hole)?;
-            to.after_write()?;
             return Ok(hole);
         }
         let there = data.map_or(0, |(start, end)| end - start);
         let mut buf = vec![0; there.min(len).min(PIECE) as usize];
         let n = self.read_at(&mut buf, offset)?;
         buf.truncate(n);
-        Ok(to.write_part_at(&buf, to_offset)? as u64)
+        let (_, written) = to.write_part_unsynced(&buf, to_offset)?;
+        Ok(written as u64)
     }
 }

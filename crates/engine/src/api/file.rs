@@ -261,13 +261,20 @@ impl File {
 
     /// Writes as [`write_part_at`](Self::write_part_at). Returns where, and how many bytes.
     pub(super) fn write_part_from(&self, bytes: &[u8], offset: u64) -> Result<(u64, usize)> {
+        let written = self.write_part_unsynced(bytes, offset)?;
+        self.after_write()?;
+        Ok(written)
+    }
+
+    /// Writes as [`write_part_from`](Self::write_part_from) does, but leaves
+    /// [`after_write`](Self::after_write) to the caller.
+    pub(super) fn write_part_unsynced(&self, bytes: &[u8], offset: u64) -> Result<(u64, usize)> {
         self.check_write()?;
         let (mut at, mut done) = (offset, 0);
         match self.write_counted(bytes, &mut at, &mut done) {
-            Err(e) if done == 0 => return Err(e),
-            _ => self.after_write()?,
+            Err(e) if done == 0 => Err(e),
+            _ => Ok((at, done)),
         }
-        Ok((at, done))
     }
 
     /// Writes at `at`; if open for appending, sets it to the end first. Adds to `done` how many
@@ -393,6 +400,29 @@ impl File {
     pub fn set_len(&self, len: u64) -> Result<()> {
         self.check_write()?;
         self.node.content().truncate(len)
+    }
+
+    /// Extends the file to `len` bytes if it is shorter, for a caller with a cache of its own that
+    /// accepted bytes up to there earlier: also if the file has become append-only since. Bytes
+    /// that are added read as zeros.
+    ///
+    /// # Errors
+    /// [`Error::BadHandle`] if not open for writing; [`Error::ReadOnly`]; [`Error::NotPermitted`]
+    /// for an immutable file or one with a hash tree; [`Error::FileTooBig`]; the journal's or the
+    /// device's.
+    ///
+    /// ```
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
+    /// let file = volume.create_file("/log")?;
+    /// file.write_at(b"text", 0)?;
+    /// file.extend_late(8)?;
+    /// file.extend_late(2)?;
+    /// assert_eq!(volume.read("/log")?, b"text\0\0\0\0");
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
+    pub fn extend_late(&self, len: u64) -> Result<()> {
+        self.check_write()?;
+        self.node.content().extend(len)
     }
 
     /// Changes which blocks hold the `len` bytes from `offset` on: see [`FallocMode`].
@@ -542,6 +572,8 @@ impl File {
         if self.access.read { Ok(()) } else { Err(Error::BadHandle("not open for reading")) }
     }
 
+    /// Makes durable what the handle promises for each write. Its error must reach the caller of
+    /// the write: a failure of background writeback is reported once.
     pub(super) fn after_write(&self) -> Result<()> {
         match self.access.durability {
             WriteDurability::None => Ok(()),

@@ -130,7 +130,9 @@ impl<'v> FileOptions<'v> {
     /// [`Error::NotFound`], [`Error::NotDir`], [`Error::Loop`]; [`Error::Exists`] with
     /// [`create_new`](Self::create_new); [`Error::IsDir`], and [`Error::Invalid`] for a device,
     /// fifo or socket. To write, also [`Error::ReadOnly`], [`Error::NotPermitted`] for a file with
-    /// a hash tree, [`Error::TextBusy`] for one that gets it, and [`Error::NoSpace`].
+    /// a hash tree, for an immutable one, and for an append-only one without
+    /// [`append`](Self::append), [`Error::TextBusy`] for one that gets a hash tree, and
+    /// [`Error::NoSpace`].
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
         self.open_bytes(path.as_ref().as_os_str().as_bytes()).or_cannot("open", path)
     }
@@ -138,11 +140,16 @@ impl<'v> FileOptions<'v> {
     fn open_bytes(&self, path: &[u8]) -> Result<File> {
         let fs = self.at.fs;
         let _timer = fs.counters.open.start();
-        if self.access.write || self.truncate || self.create || self.create_new {
+        // A file is made by a call that checks this itself: one that exists may be opened for
+        // reading, or is in the way.
+        if (self.access.write || self.truncate) && !self.create_new {
             fs.check_writable()?;
         }
         let node = self.find_or_make(path)?;
         let file = File::of_node(node, self.access.write)?.with_access(self.access);
+        if self.access.write {
+            file.inode().check_change(self.access.append)?;
+        }
         if self.truncate {
             file.set_len(0)?;
         }
@@ -194,5 +201,66 @@ impl<'v> FileOptions<'v> {
             }
         }
         Err(Error::Loop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Error, OpenOptions, Result, Volume};
+    use lanefs_device::MemDevice;
+    use lanefs_format::InodeFlags;
+    use std::sync::Arc;
+
+    /// As open(2): the flags decide at the open, not only at the first change.
+    #[test]
+    fn flags_forbid_to_open_for_writing() {
+        let volume = Volume::in_memory(16 << 20).unwrap();
+        volume.write("/f", b"content").unwrap();
+        let node = volume.root_node().unwrap().lookup("f").unwrap();
+        let plain = node.flags();
+        let opens = |write, append, truncate| -> Result<()> {
+            let options = volume.open_options().read(true).write(write).append(append);
+            options.truncate(truncate).open("/f").map(drop)
+        };
+        let refused = |opened: Result<()>| {
+            let e = opened.unwrap_err();
+            assert!(matches!(e.kind(), Error::NotPermitted(_)), "{e}");
+        };
+        node.set_flags(plain | InodeFlags::APPEND).unwrap();
+        opens(false, false, false).unwrap();
+        opens(true, true, false).unwrap();
+        refused(opens(true, false, false));
+        refused(opens(true, true, true));
+        node.set_flags(plain | InodeFlags::IMMUTABLE).unwrap();
+        opens(false, false, false).unwrap();
+        refused(opens(true, false, false));
+        refused(opens(true, true, false));
+        // A mount lets the kernel write late what it has cached.
+        node.open().unwrap();
+        node.set_flags(plain).unwrap();
+        opens(true, false, true).unwrap();
+        assert_eq!(volume.read("/f").unwrap(), b"");
+    }
+
+    /// On a volume that is open for reading, only a file that has to be made is refused.
+    #[test]
+    fn a_file_that_exists_is_opened_where_none_can_be_made() {
+        let device = Arc::new(MemDevice::new(16 << 20));
+        lanefs_mkfs::format(&*device, &lanefs_mkfs::Options::default()).unwrap();
+        let volume = OpenOptions::new().write(true).open_device(device.clone()).unwrap();
+        volume.write("/f", b"content").unwrap();
+        volume.close().unwrap();
+        let volume = OpenOptions::new().open_device(device).unwrap();
+        let opened = |write, new, path: &str| {
+            let options = volume.open_options().read(true).write(write).create(true).create_new(new);
+            options.open(path).map(drop).map_err(Error::into_kind)
+        };
+        opened(false, false, "/f").unwrap();
+        assert!(matches!(opened(true, false, "/f"), Err(Error::ReadOnly)));
+        assert!(matches!(opened(false, true, "/f"), Err(Error::Exists)));
+        assert!(matches!(opened(true, true, "/f"), Err(Error::Exists)));
+        for (write, new) in [(false, false), (true, false), (false, true), (true, true)] {
+            assert!(matches!(opened(write, new, "/none"), Err(Error::ReadOnly)), "{write} {new}");
+        }
     }
 }

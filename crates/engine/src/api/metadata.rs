@@ -85,9 +85,13 @@ impl Metadata {
         self.inode.links_count
     }
 
-    /// Returns the allocated space in sectors of 512 bytes.
+    /// Returns the allocated space in sectors of 512 bytes. The content of a file that is in the
+    /// inode itself counts, although it takes no block: programs take a file without sectors for
+    /// one hole.
     pub fn sectors(&self) -> u64 {
-        self.inode.blocks
+        let is_inline = self.is_file() && self.flags().contains(InodeFlags::INLINE_DATA);
+        let inline = if is_inline { self.len().div_ceil(512) } else { 0 };
+        self.inode.blocks.saturating_add(inline)
     }
 
     /// Returns the block size of the volume in bytes.

@@ -34,7 +34,8 @@ impl Volume {
         self.at().xattr(path, name)
     }
 
-    /// Returns names and values of all extended attributes.
+    /// Returns names and values of all extended attributes for which [`xattr`](Self::xattr) returns
+    /// a value. A damaged volume may have others, which [`xattr_names`](Self::xattr_names) returns.
     ///
     /// # Errors
     /// The errors of damaged attributes.

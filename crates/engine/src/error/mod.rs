@@ -284,6 +284,8 @@ impl Error {
             Error::XattrName(e) => xattr_name_errno(e),
             Error::Mmp(e) if e.is_in_use() => EBUSY,
             Error::Mmp(e) if matches!(**e, MmpError::Place { .. }) => EUCLEAN,
+            // No ext4 volume at all, and not a damaged one.
+            Error::Format(FormatError::BadMagic { .. }) => EINVAL,
             Error::Format(_)
             | Error::Corrupt(_)
             | Error::Dir(_)

@@ -45,7 +45,13 @@ impl Fs {
         let closed = self.close_store();
         // Whatever became of the close: this host writes nothing more.
         let released = self.claim.as_ref().map_or(Ok(()), HostClaim::release);
-        closed.and(released)
+        let closed = closed.and(released);
+        if closed.is_ok()
+            && let Some(claim) = &self.claim
+        {
+            claim.closed();
+        }
+        closed
     }
 
     fn close_store(&self) -> Result<()> {

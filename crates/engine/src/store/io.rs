@@ -126,24 +126,25 @@ pub(crate) fn write(store: &Store, writes: &[Write<'_>]) -> Result<()> {
 /// Runs all writes of gathered pieces, whole blocks that do not overlap.
 pub(crate) fn write_pieces<'b, B: Deref<Target = [u8]> + 'b>(
     store: &Store,
-    writes: impl Iterator<Item = &'b (u64, Vec<B>)>,
+    writes: impl Iterator<Item = &'b (u64, Vec<B>)> + Clone,
 ) -> Result<()> {
-    let align = alignment(store);
-    let gathered = |(offset, data): &'b (u64, Vec<B>)| (*offset, data.iter().map(|b| &**b).collect());
-    let writes: Vec<(u64, Vec<&[u8]>)> = writes.map(gathered).collect();
-    if writes.is_empty() {
+    let (device, align) = (&*store.device, alignment(store));
+    // One list for the pieces of all writes, not one for each of them.
+    let pieces: Vec<&[u8]> = writes.clone().flat_map(|(_, data)| data).map(|piece| &**piece).collect();
+    if pieces.is_empty() {
         return Ok(());
     }
-    let aligned =
-        |(offset, data): &(u64, Vec<&[u8]>)| data.iter().all(|piece| is_aligned(align, *offset, piece));
-    if align <= 1 || writes.iter().all(aligned) {
-        let ops: Vec<_> = writes.iter().map(|(offset, data)| WriteOp { offset: *offset, data }).collect();
-        return latch(store, store.device.write_batch(&ops).map_err(Error::from));
+    let (mut ops, mut rest) = (Vec::new(), &pieces[..]);
+    for (offset, data) in writes {
+        let (now, later) = rest.split_at(data.len());
+        ops.push(WriteOp { offset: *offset, data: now });
+        rest = later;
     }
-    latch(
-        store,
-        writes.iter().try_for_each(|(offset, data)| write_bounced(&*store.device, align, *offset, data)),
-    )
+    let aligned = |op: &WriteOp<'_>| op.data.iter().all(|piece| is_aligned(align, op.offset, piece));
+    if align <= 1 || ops.iter().all(aligned) {
+        return latch(store, device.write_batch(&ops).map_err(Error::from));
+    }
+    latch(store, ops.iter().try_for_each(|op| write_bounced(device, align, op.offset, op.data)))
 }
 
 /// Writes `bytes` at the device's byte `offset`.

@@ -29,6 +29,7 @@ pub(crate) mod txn;
 pub(crate) mod xattr;
 mod zones;
 
+pub(crate) use alloc::Reserved;
 pub(crate) use assemble::Config;
 pub(crate) use clock::Clock;
 pub(crate) use counters::Counters;

@@ -12,11 +12,12 @@
 //! it must be consistent and finished by recovery (an orphan), or harmless as they are.
 
 use crate::error::{Error, Result};
-use crate::store::Store;
 use crate::store::space::Claim;
+use crate::store::{Reserved, Store};
 use lanefs_journal::{Buffer, CommitData, Handle, Pending, Tid, WriteGuard};
 use lanefs_sync::order::{Level, Note};
 use std::cell::Cell;
+use std::collections::VecDeque;
 
 /// Credits of the parts of operations: distinct blocks that may change.
 pub(crate) mod credits {
@@ -55,6 +56,8 @@ pub(crate) struct Txn<'f> {
     note: Option<Note>,
     /// Blocks that were claimed for this operation.
     claim: Option<Claim>,
+    /// Blocks that were chosen for this operation, of those that 32 bits can number.
+    low: VecDeque<Reserved>,
     /// Changes of blocks since the last consistent point.
     changes: Cell<Mark>,
 }
@@ -92,7 +95,8 @@ impl<'f> Txn<'f> {
     fn start(store: &'f Store, credits: u32) -> Result<Self> {
         let note = Note::new(Level::Handle, 0);
         let handle = store.journal.start(credits)?;
-        Ok(Self { store, handle, note: Some(note), claim: None, changes: Cell::default() })
+        let (note, low) = (Some(note), VecDeque::new());
+        Ok(Self { store, handle, note, claim: None, low, changes: Cell::default() })
     }
 
     /// Ends an operation under this handle, which may go on with the next one. An operation that
@@ -182,6 +186,12 @@ impl<'f> Txn<'f> {
     /// Returns the claim that allocations take blocks of.
     pub(super) fn claim_mut(&mut self) -> Option<&mut Claim> {
         self.claim.as_mut()
+    }
+
+    /// Returns the blocks that were [chosen](Self::reserve_low) for this operation and that no
+    /// allocation has taken yet. They are given back when the handle ends.
+    pub(super) fn low_mut(&mut self) -> &mut VecDeque<Reserved> {
+        &mut self.low
     }
 
     /// Takes the unspent part of the claim.

@@ -13,7 +13,7 @@
 use super::alloc::Free;
 use crate::error::{Corrupt, Result, Zone};
 use lanefs_device::{AlignedBuf, BlockDevice};
-use lanefs_format::{GroupDesc, Layout, Superblock};
+use lanefs_format::{GroupDesc, Layout, Superblock, bitmap};
 use lanefs_journal::LogConfig;
 use std::ops::Range;
 use std::sync::Arc;
@@ -103,6 +103,46 @@ impl Zones {
             let start = e.start.max(blocks.start);
             (start..e.end().min(blocks.end), e.zone_at(start))
         })
+    }
+
+    /// Returns the fixed metadata that lies in `group`, as bits of its bitmap.
+    fn bits_in(&self, layout: &Layout, group: u32) -> Result<impl Iterator<Item = Range<usize>>> {
+        let first = layout.group_first_block(group)?;
+        let end = first + u64::from(layout.group_blocks(group)?);
+        let bit = move |block: u64| (block - first) as usize;
+        Ok(self.within(first..end).map(move |(run, _)| bit(run.start)..bit(run.end)))
+    }
+
+    /// Returns the bitmap of a group in which only fixed metadata is in use: the group's own, and
+    /// that of other groups that lies in it. The bits past its end are set too.
+    ///
+    /// # Errors
+    /// A group that the volume does not have.
+    pub(super) fn initial_bitmap(&self, layout: &Layout, group: u32) -> Result<Vec<u8>> {
+        let mut map = vec![0; layout.block_size() as usize];
+        for bits in self.bits_in(layout, group)? {
+            bitmap::set(&mut map, bits)?;
+        }
+        let blocks = layout.group_blocks(group)? as usize;
+        bitmap::set(&mut map, blocks..layout.block_size() as usize * 8)?;
+        Ok(map)
+    }
+
+    /// Checks that `map`, the bitmap of `group`, marks all fixed metadata in the group as used.
+    ///
+    /// # Errors
+    /// [`Corrupt::BitmapMissesMetadata`].
+    pub(super) fn check_bitmap(&self, layout: &Layout, group: u32, map: &[u8]) -> Result<()> {
+        let first = layout.group_first_block(group)?;
+        for bits in self.bits_in(layout, group)? {
+            if let Some(bit) = bitmap::next_zero(map, bits) {
+                let block = first + bit as u64;
+                if let Some((_, zone)) = self.within(block..block + 1).next() {
+                    return Err(Corrupt::BitmapMissesMetadata { group, block, zone }.into());
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Returns the zones of a volume that has grown to `layout` and `groups`: with the log and the

@@ -166,27 +166,29 @@ impl Content<'_> {
         self.write_pages(end, bytes, Stamp::Now, done)
     }
 
-    fn write_pages(self, offset: u64, mut bytes: &[u8], stamp: Stamp, done: &mut usize) -> Result<()> {
+    fn write_pages(self, offset: u64, bytes: &[u8], stamp: Stamp, done: &mut usize) -> Result<()> {
         let size = self.file.size();
         if offset > size {
             self.zero_gap(size, offset)?;
         }
         let pages = self.pages();
+        let behind = |at: u64| &bytes[(at - offset) as usize..];
         let mut at = offset;
         let ended = loop {
-            if bytes.is_empty() {
+            let left = behind(at);
+            if left.is_empty() {
                 break Ok(());
             }
-            let (now, later) = bytes.split_at(bytes.len().min((SPAN - at % SPAN) as usize));
-            match self.copy_in(pages, at, now) {
-                Ok(()) => (at, bytes) = (at + now.len() as u64, later),
+            let now = &left[..left.len().min((SPAN - at % SPAN) as usize)];
+            match self.copy_in(pages, &mut at, now) {
+                Ok(()) => {}
                 // A dirty page claims blocks for the worst case of its map. A direct write takes
                 // only the blocks that it needs.
-                Err(Error::NoSpace) => break self.write_held(bytes, at, stamp, done),
+                Err(Error::NoSpace) => break self.write_held(behind(at), at, stamp, done),
                 Err(e) => break Err(e),
             }
         };
-        // For the part that was written: a full volume may have ended the loop.
+        // For the part that was written: an error may have ended the loop.
         if at > offset {
             self.touch(stamp);
             *done += (at - offset) as usize;
@@ -195,25 +197,30 @@ impl Content<'_> {
         ended
     }
 
-    fn copy_in(self, pages: &FileCache, at: u64, bytes: &[u8]) -> Result<()> {
+    /// Copies `bytes`, of one span, into pages at `at`, and moves `at` behind those that it has
+    /// copied, also if an error ends it.
+    fn copy_in(self, pages: &FileCache, at: &mut u64, bytes: &[u8]) -> Result<()> {
+        let end = *at + bytes.len() as u64;
         // Blocks that are dirty already need nothing more, unless i_size has to move.
-        let inside = at + bytes.len() as u64 <= self.file.size();
-        let done = if inside { pages.overwrite(at, bytes) } else { 0 };
-        let (at, bytes) = (at + done as u64, &bytes[done..]);
+        let done = if end <= self.file.size() { pages.overwrite(*at, bytes) } else { 0 };
+        *at += done as u64;
+        let (from, bytes) = (*at, &bytes[done..]);
         if bytes.is_empty() {
             return Ok(());
         }
-        let wanted = self.blocks(at, at + bytes.len() as u64)?;
+        let wanted = self.blocks(from, end)?;
         self.fs().with_room(|| {
             let mut span = pages.span(wanted.clone());
-            for lblk in span.partial(at, bytes.len()) {
+            for lblk in span.partial(from, bytes.len()) {
                 span.fill(lblk..lblk.saturating_add(1), |segments| self.fill(segments, None))?;
             }
-            self.claim(&span.clean(wanted.clone()))?;
-            span.copy_in(bytes, at);
+            self.claim(span.clean(wanted.clone()))?;
+            span.copy_in(bytes, from);
             // Before the pages are unlocked: a writeback moves i_disksize no further than i_size.
-            self.file.extend(at + bytes.len() as u64);
+            self.file.extend(end);
             Ok(())
-        })
+        })?;
+        *at = end;
+        Ok(())
     }
 }

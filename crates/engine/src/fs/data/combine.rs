@@ -1,12 +1,18 @@
 //! Group commit: batches the inode updates of many files into few journal handles.
 //!
-//! The first thread to arrive becomes the leader. It takes every queued job, writes their pages in
-//! one batch, and hands the lead to the thread at the front of the queue. Then it applies the
-//! updates under one handle, commits for jobs that sync, and reports each result. So thousands of
-//! threads that sync do not reserve as many worst cases of credits, and each sleeps for the device
-//! once. A thread that syncs alone may leave its pages to the commit (`leaves_to_commit`).
+//! The first thread to arrive becomes the leader. It takes the queued jobs, writes their pages in
+//! one batch, waits until no other leader's handle is open, and hands the lead to the thread at the
+//! front of the queue. Then it applies the updates under one handle, commits for jobs that sync,
+//! and reports each result. So thousands of threads that sync do not reserve as many worst cases of
+//! credits, and each sleeps for the device once. A thread that syncs alone may leave its pages to
+//! the commit (`leaves_to_commit`).
 //!
 //! Invariants:
+//! - A job is in the first batch that begins behind it, or in a later one for each [`MOST_JOBS`]
+//!   jobs or [`MOST_BYTES`] of pages in front of it. Jobs leave the queue in order of arrival.
+//! - At most [`LEADERS`] batches have begun and have not had their turn at the handle. A batch that
+//!   has had it waits for the commit under way and one more. The tests of these bounds, under
+//!   errors and panics too, are in `tests/rounds.rs`.
 //! - A leader holds no lock that a follower's work takes: inodes are locked one at a time, under
 //!   the handle.
 //! - A leader that panics ends the journal, and each thread whose work it had taken gets an error
@@ -32,8 +38,9 @@ use std::sync::Arc;
 pub(crate) struct Combiner {
     queue: Mutex<Queue>,
     /// Held by the leader whose handle is open: the credits of two at once could close the running
-    /// transaction to both.
-    handle: Mutex<()>,
+    /// transaction to both. A later batch may overtake one that waits for it, until the lock goes
+    /// to the longest waiter, as it does every half millisecond on average.
+    pub(super) handle: Mutex<()>,
     /// A leader waits until so many jobs are queued.
     #[cfg(test)]
     pub(super) gathers: lanefs_sync::atomic::AtomicUsize,
@@ -47,6 +54,8 @@ struct Queue {
     jobs: VecDeque<Arc<SyncJob>>,
     /// Threads that lead, or were asked to lead.
     leaders: usize,
+    #[cfg(test)]
+    seen: seen::Seen,
 }
 
 impl Queue {
@@ -56,6 +65,8 @@ impl Queue {
     fn call_leader(&mut self) -> Option<Arc<SyncJob>> {
         let asked = self.jobs.front().filter(|job| job.ask_to_lead()).cloned();
         self.leaders += usize::from(asked.is_some());
+        #[cfg(test)]
+        self.note_leaders();
         asked
     }
 }
@@ -71,6 +82,9 @@ struct SyncJob {
     keeps_reserved: bool,
     state: Mutex<JobState>,
     changed: Condvar,
+    /// The number of the last batch that may take it.
+    #[cfg(test)]
+    due: lanefs_sync::atomic::AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -154,11 +168,11 @@ impl SyncJob {
 
 /// Jobs that a leader takes at most. With larger batches, the device would be idle while threads
 /// compute, and the other way round.
-const MOST_JOBS: usize = 256;
+pub(super) const MOST_JOBS: usize = 256;
 /// Bytes of pages after which a leader takes no more jobs.
 const MOST_BYTES: usize = 32 << 20;
 /// Threads that lead at the same time.
-const LEADERS: usize = 2;
+pub(super) const LEADERS: usize = 2;
 /// Jobs that wait when another thread is asked to lead, while one does. Both then lead on while any
 /// job waits.
 const SECOND_BATCH: usize = 4;
@@ -210,8 +224,12 @@ impl Fs {
             keeps_reserved: alloc::keeps_reserved(),
             state: Mutex::new(JobState::Waiting(work)),
             changed: Condvar::new(),
+            #[cfg(test)]
+            due: lanefs_sync::atomic::AtomicUsize::new(0),
         });
         let mut queue = self.combiner.queue.lock();
+        #[cfg(test)]
+        queue.note_job(&job);
         queue.jobs.push_back(Arc::clone(&job));
         // The thread at the front of the queue: this one, if no thread leads.
         let few = queue.leaders == 0 || queue.leaders < LEADERS && queue.jobs.len() >= SECOND_BATCH;
@@ -227,7 +245,8 @@ impl Fs {
     }
 
     /// Runs the jobs at the front of the queue, with `own` unless another leader has taken it, and
-    /// hands the lead on meanwhile.
+    /// hands the lead on meanwhile. A thread leads at most one batch without `own`: no leader finds
+    /// that job in the queue again.
     fn lead(&self, own: &Arc<SyncJob>) {
         let mut turn = LeaderRound { fs: self, own, jobs: Vec::new(), leads: true };
         #[cfg(test)]
@@ -241,12 +260,15 @@ impl Fs {
             [(_, only)] if self.leaves_to_commit(only) => Ok(()),
             _ => self.write_pages(batch.iter_mut().map(|(job, work)| (&*job.node, work))),
         };
+        // The lead is kept until then: jobs that come meanwhile are one batch, and not one each.
+        let handle = (written.is_ok() && !batch.is_empty()).then(|| self.combiner.handle.lock());
         self.hand_on();
         turn.leads = false;
         let (tid, done) = match written {
             Ok(()) => self.run_batch(batch),
             Err(e) => (None, self.refuse(batch, own, e)),
         };
+        drop(handle);
         let (synced, told): (Vec<_>, Vec<_>) = done.into_iter().partition(|(_, work, _)| work.is_synced());
         finish(told);
         let committed = match tid.filter(|_| !synced.is_empty()) {
@@ -272,6 +294,8 @@ impl Fs {
             bytes += work.bytes();
             batch.push((job, work));
         }
+        #[cfg(test)]
+        queue.note_batch(&batch);
         batch
     }
 
@@ -322,7 +346,7 @@ impl Fs {
     }
 
     /// Runs all of `batch` under one handle. Returns its transaction, if it started, and each
-    /// result.
+    /// result. The caller holds the lock of the handle.
     fn run_batch(&self, batch: Vec<(Arc<SyncJob>, Work)>) -> (Option<Tid>, Vec<Outcome>) {
         // Each job may change many blocks, but most change few, and often the same ones. So the
         // handle reserves a few credits for each job, and enough for the worst case of the next
@@ -332,7 +356,6 @@ impl Fs {
         if batch.is_empty() {
             return (None, Vec::new());
         }
-        let _alone = self.combiner.handle.lock();
         let mut batch = Some(batch);
         let ran = self.transact(few.min(self.journal.max_credits() / 4) + most, |txn| {
             #[cfg(test)]
@@ -365,5 +388,60 @@ impl Fs {
             .write_pages(std::iter::once((node, &mut work)))
             .and_then(|()| self.transact(need(&work), |txn| work.run(txn, node)));
         (work, outcome)
+    }
+}
+
+#[cfg(test)]
+mod seen {
+    //! What tests count of the batches.
+
+    use super::*;
+
+    /// Counts since the volume was opened.
+    #[derive(Debug, Default, Clone, Copy)]
+    pub(in crate::fs::data) struct Seen {
+        /// Jobs that came.
+        pub(in crate::fs::data) jobs: usize,
+        /// Batches that began, without those that found no job.
+        pub(in crate::fs::data) batches: usize,
+        /// Jobs that a later batch took than the head of the file promises.
+        pub(in crate::fs::data) late: usize,
+        /// The most threads that led, or were asked to lead, at the same time.
+        pub(in crate::fs::data) leaders: usize,
+    }
+
+    impl Combiner {
+        /// Returns what was counted so far.
+        pub(in crate::fs::data) fn seen(&self) -> Seen {
+            self.queue.lock().seen
+        }
+
+        /// Returns whether no job is queued and no thread leads.
+        pub(in crate::fs::data) fn is_idle(&self) -> bool {
+            let queue = self.queue.lock();
+            queue.jobs.is_empty() && queue.leaders == 0
+        }
+    }
+
+    impl Queue {
+        /// Notes a job that comes behind those of the queue, whose pages are less than
+        /// [`MOST_BYTES`].
+        pub(super) fn note_job(&mut self, job: &SyncJob) {
+            self.seen.jobs += 1;
+            let due = self.seen.batches + 1 + self.jobs.len() / MOST_JOBS;
+            job.due.store(due, Ordering::Relaxed);
+        }
+
+        /// Notes that another thread may lead.
+        pub(super) fn note_leaders(&mut self) {
+            self.seen.leaders = self.seen.leaders.max(self.leaders);
+        }
+
+        /// Notes a batch that begins.
+        pub(super) fn note_batch(&mut self, batch: &[(Arc<SyncJob>, Work)]) {
+            self.seen.batches += usize::from(!batch.is_empty());
+            let now = self.seen.batches;
+            self.seen.late += batch.iter().filter(|(job, _)| job.due.load(Ordering::Relaxed) < now).count();
+        }
     }
 }

@@ -223,7 +223,7 @@ impl<'n> Content<'n> {
         if let Some((block, len)) = self.file.snapshot.find(lblk) {
             return Ok(Mapping::Mapped { block, len, unwritten: false });
         }
-        self.miss()?;
+        self.miss();
         self.map(lblk)
     }
 

@@ -38,28 +38,27 @@ impl Content<'_> {
     /// [`Error::NoSpace`](crate::Error::NoSpace), or
     /// [`Error::FileTooBig`](crate::Error::FileTooBig) if i_blocks could not count them: nothing is
     /// claimed. A damaged map.
-    pub(super) fn claim(self, runs: &[Range<u32>]) -> Result<()> {
-        let Unready { holes, unwritten } = self.unready(runs)?;
-        if holes.is_empty() && unwritten.is_empty() {
+    pub(super) fn claim(self, runs: impl Iterator<Item = Range<u32>> + Clone) -> Result<()> {
+        let Unready { holes, unwritten, first } = self.unready(runs.clone())?;
+        if first.is_none() {
             return Ok(());
         }
         let width = {
             let inode = self.node.state();
             let width = map::tree_width(self.fs(), &inode);
-            let all = self.file.delayed().blocks_with(count(&holes), count(&unwritten), width);
+            let all = self.file.delayed().blocks_with(holes, unwritten, width);
             map::check_sectors(self.fs(), &inode, all)?;
             width
         };
-        if !unwritten.is_empty() {
-            let len = count(&unwritten);
+        if unwritten > 0 {
             let mut delayed = self.file.delayed();
-            let more = delayed.map_lack(0, len, width);
+            let more = delayed.map_lack(0, unwritten, width);
             delayed.claim_for_map(self.fs(), more)?;
-            delayed.unwritten += len;
+            delayed.unwritten += unwritten;
         }
-        self.claim_holes(&holes, width).inspect_err(|_| {
+        self.claim_holes(runs, holes, width).inspect_err(|_| {
             let mut delayed = self.file.delayed();
-            delayed.no_longer_unwritten(count(&unwritten));
+            delayed.no_longer_unwritten(unwritten);
             delayed.put_back(None);
         })
     }
@@ -78,13 +77,14 @@ impl Content<'_> {
     }
 }
 
-fn count(runs: &[Range<u32>]) -> u64 {
-    runs.iter().map(|run| u64::from(run.end - run.start)).sum()
-}
-
 impl Content<'_> {
-    fn claim_holes(self, holes: &[Range<u32>], width: Option<TreeWidth>) -> Result<()> {
-        let len = count(holes);
+    /// Claims space for the holes of `runs`, which have `len` blocks.
+    fn claim_holes(
+        self,
+        runs: impl Iterator<Item = Range<u32>> + Clone,
+        len: u64,
+        width: Option<TreeWidth>,
+    ) -> Result<()> {
         if len == 0 {
             return Ok(());
         }
@@ -96,10 +96,11 @@ impl Content<'_> {
             join(&mut delayed.data, all);
             return Ok(());
         }
-        holes.iter().try_for_each(|hole| self.choose(hole.clone())).inspect_err(|_| {
+        let choose = |run, unwritten| if unwritten { Ok(()) } else { self.choose(run) };
+        self.each_unready(runs.clone(), choose).inspect_err(|_| {
             let mut delayed = self.file.delayed();
-            for hole in holes {
-                drop(delayed.forget_chosen(hole.clone()));
+            for run in runs {
+                drop(delayed.forget_chosen(run));
             }
         })
     }
@@ -108,28 +109,48 @@ impl Content<'_> {
 /// Blocks that need a claim before they become dirty.
 #[derive(Debug, Default)]
 pub(super) struct Unready {
-    pub(super) holes: Vec<Range<u32>>,
-    pub(super) unwritten: Vec<Range<u32>>,
+    /// How many lie in holes.
+    pub(super) holes: u64,
+    /// How many are unwritten.
+    pub(super) unwritten: u64,
+    /// The first of all.
+    pub(super) first: Option<u32>,
 }
 
 impl Content<'_> {
-    /// Returns the blocks of `runs` that need a claim.
-    pub(super) fn unready(self, runs: &[Range<u32>]) -> Result<Unready> {
+    /// Counts the blocks of `runs`, which are in order, that need a claim.
+    pub(super) fn unready(self, runs: impl Iterator<Item = Range<u32>>) -> Result<Unready> {
         let mut unready = Unready::default();
+        self.each_unready(runs, |run, unwritten| {
+            unready.first.get_or_insert(run.start);
+            let count = if unwritten { &mut unready.unwritten } else { &mut unready.holes };
+            *count += u64::from(run.end - run.start);
+            Ok(())
+        })?;
+        Ok(unready)
+    }
+
+    /// Calls `f` with the parts of `runs` that need a claim, in order, and with whether they are
+    /// unwritten blocks or lie in a hole.
+    fn each_unready(
+        self,
+        runs: impl Iterator<Item = Range<u32>>,
+        mut f: impl FnMut(Range<u32>, bool) -> Result<()>,
+    ) -> Result<()> {
         for run in runs {
             let mut lblk = run.start;
             while lblk < run.end {
                 let mapping = self.mapping(lblk)?;
-                let len = mapping.len().min(run.end - lblk);
+                let part = lblk..lblk + mapping.len().min(run.end - lblk);
+                lblk = part.end;
                 match mapping {
-                    Mapping::Hole { .. } => unready.holes.push(lblk..lblk + len),
-                    Mapping::Mapped { unwritten: true, .. } => unready.unwritten.push(lblk..lblk + len),
+                    Mapping::Hole { .. } => f(part, false)?,
+                    Mapping::Mapped { unwritten: true, .. } => f(part, true)?,
                     Mapping::Mapped { .. } => {}
                 }
-                lblk += len;
             }
         }
-        Ok(unready)
+        Ok(())
     }
 
     fn choose(self, hole: Range<u32>) -> Result<()> {
@@ -187,12 +208,12 @@ impl Content<'_> {
             all
         };
         // The inode's lock comes before the claims' lock.
-        let unready = self.unready(&dropped);
+        let unready = self.unready(dropped.iter().cloned());
         let mut delayed = self.file.delayed();
         match unready {
-            Ok(Unready { holes, unwritten }) => {
-                delayed.no_longer_unwritten(count(&unwritten));
-                drop(delayed.take_data(count(&holes)));
+            Ok(Unready { holes, unwritten, .. }) => {
+                delayed.no_longer_unwritten(unwritten);
+                drop(delayed.take_data(holes));
                 delayed.put_back(None);
                 Ok(())
             }

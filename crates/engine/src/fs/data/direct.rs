@@ -49,13 +49,19 @@ impl Content<'_> {
         let end = end_of(bytes, offset)?;
         self.fs().check_writable()?;
         self.check_end(end)?;
-        if end > self.file.size() {
+        let grows = end > self.file.size();
+        if grows {
             let _held = self.lock_to_write(offset, end)?;
             self.check_end(end)?;
             self.zero_before(offset)?;
             self.file.extend(end);
         }
-        self.write_as(bytes, offset, How::Late, &mut 0)
+        let written = self.write_as(bytes, offset, How::Late, &mut 0);
+        if grows && written.is_err() {
+            // i_size has moved, whatever became of the bytes.
+            self.touch(Stamp::Kept);
+        }
+        written
     }
 }
 
@@ -146,7 +152,6 @@ impl Content<'_> {
     /// are mapped and written, or if they cannot be written now: the caller then locks the bytes
     /// exclusively.
     pub(super) fn overwrite_held(self, bytes: &[u8], offset: u64, stamp: Stamp) -> Result<bool> {
-        let fs = self.fs();
         let end = offset.saturating_add(bytes.len() as u64);
         if end > self.file.disk_size() {
             return Ok(false);
@@ -164,12 +169,26 @@ impl Content<'_> {
                 None => return Ok(false),
             }
         }
+        let mut at = offset;
+        let ended = self.overwrite_runs(bytes, &mut at, first);
+        // Also for the runs before the one that failed.
+        if at > offset {
+            self.overwritten(touched, stamp);
+        }
+        ended
+    }
+
+    /// Overwrites the runs of `bytes` at `at`, of which the first is known, and moves `at` behind
+    /// those that are written, also if an error ends it. Returns `false` as
+    /// [`overwrite_held`](Self::overwrite_held) does.
+    fn overwrite_runs(self, bytes: &[u8], at: &mut u64, first: (u64, u64)) -> Result<bool> {
+        let fs = self.fs();
         // Mostly all bytes lie in one run, and one lookup is enough.
-        let (mut at, mut rest, mut known) = (offset, bytes, Some(first));
+        let (mut rest, mut known) = (bytes, Some(first));
         while !rest.is_empty() {
             let run = match known.take() {
                 Some(run) => Some(run),
-                None => self.run_at(at)?,
+                None => self.run_at(*at)?,
             };
             let Some((byte, len)) = run else { return Ok(false) };
             let (now, later) = rest.split_at(rest.len().min(usize::try_from(len).unwrap_or(usize::MAX)));
@@ -179,9 +198,9 @@ impl Content<'_> {
                 Err(e) if io::is_lent(fs, &e) => return Ok(false),
                 written => written?,
             }
-            (at, rest) = (at + now.len() as u64, later);
+            *at += now.len() as u64;
+            rest = later;
         }
-        self.overwritten(touched, stamp);
         Ok(true)
     }
 
@@ -213,9 +232,13 @@ impl Content<'_> {
     }
 
     /// Returns the device's byte for byte `at` of the file, and how many are contiguous from there.
-    /// `None` if `at` is not mapped and written, or if the file must not be overwritten.
+    /// `None` if `at` is not mapped and written, or if the file must not be overwritten. The caller
+    /// has locked `at`, so a hash tree that is begun later waits for the overwrite.
     fn run_at(self, at: u64) -> Result<Option<(u64, u64)>> {
         let fs = self.fs();
+        if self.file.check_writers().is_err() {
+            return Ok(None);
+        }
         let (lblk, inner) = place(fs, at)?;
         let bytes = |(block, len): (u64, u32)| {
             (fs.byte_of(block) + inner as u64, u64::from(len) * u64::from(fs.block_size) - inner as u64)
@@ -223,7 +246,7 @@ impl Content<'_> {
         if let Some(run) = self.file.snapshot.find(lblk) {
             return Ok(Some(bytes(run)));
         }
-        if self.miss()? {
+        if self.miss() {
             self.file.expect_overwrites();
         }
         let state = self.node.state();

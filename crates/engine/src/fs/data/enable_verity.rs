@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::fs::Writer;
 use crate::fs::file::lock::LockedBytes;
 use crate::fs::file::verity::tree_of;
+use crate::store::alloc;
 use crate::store::io::ReadPath;
 use crate::store::map;
 use crate::store::orphan;
@@ -187,7 +188,7 @@ impl<'n> Content<'n> {
             self.node.free_behind(|_| Ok(()))?;
         }
         // Before anything is read, and other threads' writes find no space.
-        match (room.end - room.start) / u64::from(fs.block_size) > fs.alloc.blocks_to_come() {
+        match (room.end - room.start) / u64::from(fs.block_size) > alloc::to_come(fs) {
             true => Err(Error::NoSpace),
             false => Ok(()),
         }
@@ -214,13 +215,15 @@ impl<'n> Content<'n> {
         let alone = self.hold_writeback();
         let prepared = self.node.prepare()?;
         fs.transact(credits::INODE + credits::ORPHAN + credits::SUPER, |txn| {
-            if !fs.sb.lock().has_ro(RoCompat::VERITY) {
-                fs.write_super(txn, |sb| sb.set_verity())?;
-            }
+            // First, because it may read the inode of a neighbour on the orphan list.
             prepared.update(txn, |txn, inode| {
                 inode.flags |= InodeFlags::VERITY;
                 orphan::settle(txn, inode)
-            })
+            })?;
+            if !fs.sb.lock().has_ro(RoCompat::VERITY) {
+                fs.write_super(txn, |sb| sb.set_verity())?;
+            }
+            Ok(())
         })?;
         self.file.set_cut_short(false);
         drop(alone);

@@ -11,7 +11,8 @@
 //! Invariants:
 //! - A crash shows whole handles. Only a file of very many extents can be seen half shifted, with a
 //!   hole at the place that the shift had reached.
-//! - A call that fails between two pieces has done the pieces before, and has not moved i_size.
+//! - A call that fails between two pieces has done the pieces before, and has not moved i_size. The
+//!   file is stamped for what a failed call has changed.
 //!
 //! Hazard: readahead locks no bytes, and may cache some by the old map. So every mode that changes
 //! content drops cached pages before the map changes and again after.
@@ -21,11 +22,14 @@ use super::plan::WritePlan;
 use super::truncate::touch;
 use super::{max_size, set_size};
 use crate::error::{Error, Result};
+use crate::fs::file::times::Stamp;
 use crate::fs::inode::CachedInode;
+use crate::store::alloc;
 use crate::store::map::{self, ChangeBlocks, Mapping, Progress};
 use crate::store::txn::{Txn, credits};
 use lanefs_format::Inode;
 use lanefs_format::extent::MAX_BLOCKS;
+use std::cell::Cell;
 use std::ops::{Deref, Range};
 
 /// Runs and holes of a piece.
@@ -96,7 +100,7 @@ impl Content<'_> {
         if mode != FallocMode::PunchHole && !map::is_tree(&node.state()) {
             return Err(Error::NotSupported("only a file of extents can be changed so".into()));
         }
-        let job = FallocRange { content: self, offset, end };
+        let mut job = FallocRange { content: self, offset, end, changed: Cell::new(false) };
         let next = match mode {
             FallocMode::Allocate => job.allocate(end),
             FallocMode::KeepSize => job.allocate(0),
@@ -107,6 +111,9 @@ impl Content<'_> {
             FallocMode::InsertRange => job.insert().map(|()| None),
             FallocMode::UnshareRange => Ok(None),
         };
+        if next.is_err() && job.changed.get() {
+            self.touch(Stamp::Now);
+        }
         Ok(next?.map(|lblk| u64::from(lblk) * u64::from(fs.block_size)))
     }
 }
@@ -121,6 +128,8 @@ struct FallocRange<'n> {
     content: Content<'n>,
     offset: u64,
     end: u64,
+    /// Whether the file has changed, and may not be stamped yet.
+    changed: Cell<bool>,
 }
 
 /// A range belongs to a file.
@@ -163,14 +172,16 @@ impl FallocRange<'_> {
         let _alone = self.hold_writeback();
         self.file.alloc.discard();
         let next = self.fill_holes()?;
-        if next.is_none() {
-            self.finish(size)?;
+        match next {
+            None => self.finish(size)?,
+            // The next piece may fail.
+            Some(_) => self.touch(Stamp::Now),
         }
         Ok(next)
     }
 
     /// Punches a piece. Returns the first block of the next one.
-    fn punch(mut self) -> Result<Option<u32>> {
+    fn punch(&mut self) -> Result<Option<u32>> {
         let size = self.file.size();
         if self.offset >= size {
             return self.finish(0).map(|()| None);
@@ -229,7 +240,7 @@ impl FallocRange<'_> {
 
     /// Makes a piece read as zeros; behind the last one the file grows to `size`. Returns the first
     /// block of the next piece.
-    fn zero(mut self, mut size: u64) -> Result<Option<u32>> {
+    fn zero(&mut self, mut size: u64) -> Result<Option<u32>> {
         self.write_back(self.touched())?;
         let _alone = self.hold_writeback();
         let next = self.fill_holes()?;
@@ -321,7 +332,8 @@ impl FallocRange<'_> {
         inserted
     }
 
-    /// Changes the map by `step`, in as many handles as that takes.
+    /// Changes the map by `step`, in as many handles as that takes. The first split of an extent may
+    /// take reserved blocks: a user frees space on a full volume too.
     fn in_handles(&self, mut step: impl FnMut(&mut Txn<'_>, &mut Inode) -> Result<Progress>) -> Result<()> {
         // A step may make the tree grow.
         let needed = || {
@@ -331,16 +343,32 @@ impl FallocRange<'_> {
                 + credits::INODE
                 + credits::SUPER
         };
+        let nodes = map::split_blocks(&self.node.state());
         let prepared = self.node.prepare()?;
         self.fs().transact(needed(), |txn| {
+            // Without a claim, a split takes the blocks that this thread's user may take.
+            if let Ok(claim) = alloc::claim_for_map(self.fs(), nodes) {
+                txn.spend(claim);
+            }
             loop {
-                match prepared.update_map(txn, &mut step)? {
+                let progress = prepared.update_map(txn, |txn, inode| {
+                    let before = (Txn::mark(txn), inode.i_block);
+                    let progress = step(txn, inode);
+                    self.note_change((Txn::mark(txn), inode.i_block) != before);
+                    progress
+                })?;
+                match progress {
                     Progress::Done => return Ok(()),
                     Progress::More => txn.restart(needed())?,
                     Progress::Stopped(e) => return txn.stop(e),
                 }
             }
         })
+    }
+
+    /// Notes whether something has changed.
+    fn note_change(&self, changed: bool) {
+        self.changed.set(self.changed.get() || changed);
     }
 
     /// Stamps the file, and grows it to `size` if it is smaller.
@@ -365,8 +393,10 @@ impl FallocRange<'_> {
         let size = self.block_size();
         let (head, tail) = (self.offset.next_multiple_of(size), self.end / size * size);
         self.node.zero_part(self.offset, self.end.min(head))?;
+        self.note_change(self.offset < head);
         if tail >= head {
             self.node.zero_part(tail, self.end)?;
+            self.note_change(tail < self.end);
         }
         self.file.wrote(self.fs());
         Ok(())
@@ -378,7 +408,7 @@ impl FallocRange<'_> {
     fn fill_holes(&self) -> Result<Option<u32>> {
         let Range { start, end } = self.touched();
         let has = self.node.state().blocks / u64::from(self.fs().block_size / 512);
-        if u64::from(end - start).saturating_sub(has) > self.fs().alloc.blocks_to_come() {
+        if u64::from(end - start).saturating_sub(has) > alloc::to_come(self.fs()) {
             return Err(Error::NoSpace);
         }
         Ok(Some(self.fill_some(start..end)?).filter(|next| *next < end))
@@ -404,7 +434,11 @@ impl FallocRange<'_> {
             };
         }
         if !plan.is_empty() {
-            plan.allocate()?;
+            let before = self.node.state().blocks;
+            let allocated = plan.allocate();
+            // A part of the plan, if not all.
+            self.note_change(self.node.state().blocks != before);
+            allocated?;
         }
         Ok(at)
     }

@@ -126,7 +126,8 @@ impl CachedInode {
 
     fn zero_on_device(&self, from: u64, to: u64) -> Result<()> {
         let fs = &*self.fs;
-        if from >= to {
+        // No block is mapped behind the end of the map, where i_size of a damaged inode may lie.
+        if from >= to || from >= max_size(fs, self.flags()) {
             return Ok(());
         }
         let (lblk, inner) = place(fs, from)?;

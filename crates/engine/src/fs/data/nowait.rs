@@ -7,7 +7,7 @@ use super::buffered::SPAN;
 use super::content::{Content, Via, end_of};
 use crate::error::{Error, Result};
 use crate::fs::IVersion;
-use crate::fs::file::cache::Pressure;
+use crate::fs::file::cache::{FileCache, Pressure};
 use crate::fs::file::times::Stamp;
 use crate::store::io::ReadPath;
 
@@ -81,28 +81,43 @@ impl Content<'_> {
         let mut at = start;
         while !bytes.is_empty() {
             let now = &bytes[..bytes.len().min((SPAN - at % SPAN) as usize)];
-            let wanted = self.blocks(at, at + now.len() as u64)?;
-            let Some(mut span) = pages.try_span(wanted.clone()) else { break };
-            // Up to the first block that is not allocated.
-            let unready = self.unready(&span.clean(wanted))?;
-            let firsts = [unready.holes.first(), unready.unwritten.first()];
-            let room = firsts.into_iter().flatten().map(|run| run.start).min();
-            let room = room.map(|first| u64::from(first) * u64::from(fs.block_size));
-            let room = room.map_or(usize::MAX, |hole| hole.saturating_sub(at) as usize);
-            let now = &now[..now.len().min(room)];
-            if now.is_empty() || span.partial(at, now.len()).next().is_some() {
+            let copied = match self.try_copy_in(pages, now, at) {
+                // What lies before is written.
+                Err(_) if at > start => break,
+                copied => copied?,
+            };
+            if copied == 0 {
                 break;
             }
-            span.copy_in(now, at);
-            // Before the pages are unlocked: a writeback moves i_disksize no further than i_size.
-            self.file.extend(at + now.len() as u64);
-            (at, bytes) = (at + now.len() as u64, &bytes[now.len()..]);
+            (at, bytes) = (at + copied as u64, &bytes[copied..]);
         }
         if at == start {
             return Err(Error::WouldBlock);
         }
         self.touch(Stamp::Now);
         Ok((at - start) as usize)
+    }
+
+    /// Copies `bytes`, of one span, into pages at `at`, up to the first block that would have to be
+    /// loaded or allocated. Returns how many.
+    ///
+    /// # Errors
+    /// A damaged map: nothing is copied.
+    fn try_copy_in(self, pages: &FileCache, bytes: &[u8], at: u64) -> Result<usize> {
+        let wanted = self.blocks(at, at + bytes.len() as u64)?;
+        let Some(mut span) = pages.try_span(wanted.clone()) else { return Ok(0) };
+        // Up to the first block that is not allocated.
+        let unready = self.unready(span.clean(wanted))?;
+        let room = unready.first.map(|first| u64::from(first) * u64::from(self.fs().block_size));
+        let room = room.map_or(usize::MAX, |hole| hole.saturating_sub(at) as usize);
+        let now = &bytes[..bytes.len().min(room)];
+        if now.is_empty() || span.partial(at, now.len()).next().is_some() {
+            return Ok(0);
+        }
+        span.copy_in(now, at);
+        // Before the pages are unlocked: a writeback moves i_disksize no further than i_size.
+        self.file.extend(at + now.len() as u64);
+        Ok(now.len())
     }
 
     /// Writes as [`try_write`](Self::try_write) does, but past the page cache: all of `bytes`, if

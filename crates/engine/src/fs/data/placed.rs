@@ -113,10 +113,12 @@ impl Content<'_> {
         // Writes dirty pages out first: then the cache has nothing that the device lacks.
         self.write_back(touched.clone())?;
         self.file.drop_pages(touched.clone());
-        let (mut at, mut began) = (start, false);
+        let (mut at, mut began, mut has_failed) = (start, false, false);
         let mut write = |places: &[Placement]| {
             began = true;
-            write(places)
+            let written = write(places);
+            has_failed = written.is_err();
+            written
         };
         let mut ended = Ok(());
         while at < end && ended.is_ok() {
@@ -125,10 +127,11 @@ impl Content<'_> {
                 Err(e) => ended = Err(e),
             }
         }
-        // A plan that found no space for its map half way has its first blocks, and moved
-        // i_disksize.
+        // A plan that ended half way has mapped its first blocks and moved i_disksize: i_size
+        // follows. Their bytes are on the device, unless the write itself failed: then the journal
+        // ends before it commits the map.
         let mapped = self.file.disk_size().min(end);
-        if matches!(ended, Err(Error::NoSpace)) && mapped > self.file.size() {
+        if ended.is_err() && !has_failed && mapped > self.file.size() {
             at = at.max(mapped);
         }
         // An error may have ended the loop, also behind the first write to the device.

@@ -8,16 +8,21 @@ use crate::store::map::{Mapping, lookup, max_blocks};
 
 impl Content<'_> {
     /// Counts a lookup that the snapshot could not answer, and makes a new snapshot after enough of
-    /// them. Returns whether it tried to.
-    pub(super) fn miss(self) -> Result<bool> {
+    /// them. Returns whether it did.
+    pub(super) fn miss(self) -> bool {
         let snapshot = &self.file.snapshot;
-        let Some(generation) = snapshot.miss() else { return Ok(false) };
-        let runs = self.walk()?;
+        let Some(generation) = snapshot.miss() else { return false };
+        // While a block of the map cannot be read, the file has no snapshot. The lookup that needs
+        // the block reports the error, and no other does.
+        let Ok(runs) = self.walk() else {
+            snapshot.not_read();
+            return false;
+        };
         snapshot.expect(runs.as_ref().map(Vec::len));
-        let Some(runs) = runs else { return Ok(false) };
+        let Some(runs) = runs else { return false };
         let _state = self.node.state();
         snapshot.publish(runs, generation);
-        Ok(true)
+        true
     }
 
     /// Returns all runs of a file that may be overwritten; `None` if there are too many.

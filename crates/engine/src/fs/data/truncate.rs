@@ -114,13 +114,20 @@ impl Content<'_> {
 
 impl CachedInode {
     /// Finishes an interrupted truncation of an orphan: frees the blocks behind i_size and zeroes
-    /// the tail.
+    /// the tail. If that fails, a file must not grow, as after [`free_cut`](Content::free_cut).
     pub(crate) fn truncate_tail(&self) -> Result<()> {
-        let mapped = map::has_map(&self.fs, &self.state());
+        let (mapped, is_file) = {
+            let inode = self.state();
+            (map::has_map(&self.fs, &inode), inode.is_regular())
+        };
         if let Some(file) = self.file_if_used() {
             file.set_size(self.state().size);
         }
-        if mapped { self.free_behind(|_| Ok(())) } else { Ok(()) }
+        let freed = if mapped { self.free_behind(|_| Ok(())) } else { Ok(()) };
+        if freed.is_err() && is_file {
+            self.file().set_cut_short(true);
+        }
+        freed
     }
 
     /// Frees all blocks of an orphan that is to be deleted, whatever its i_size and type.

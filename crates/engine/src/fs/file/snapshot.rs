@@ -25,6 +25,9 @@ pub(crate) const MAX_RUNS: usize = 1 << 16;
 const LEAST_MISSES: u32 = 16;
 const RUNS_PER_MISS: usize = 8;
 
+/// The most misses that a file of [`MAX_RUNS`] has to wait for, beyond [`LEAST_MISSES`].
+const MOST_PATIENCE: u32 = (MAX_RUNS / RUNS_PER_MISS) as u32;
+
 /// Blocks that are adjacent both in the file and on the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
@@ -49,7 +52,8 @@ pub(crate) struct Snapshot {
     generation: AtomicU64,
     /// Misses since the last snapshot was dropped.
     misses: AtomicU32,
-    /// Misses needed beyond [`LEAST_MISSES`]: grows with the file's runs.
+    /// Misses needed beyond [`LEAST_MISSES`]: grows with the file's runs, and with each failure to
+    /// read the map. `u32::MAX` for a file that has too many runs.
     patience: AtomicU32,
     /// Whether there is a snapshot. Changes under the inode's lock.
     made: AtomicBool,
@@ -76,6 +80,10 @@ impl Snapshot {
             seen.store(None);
         }
         self.misses.store(0, Ordering::Relaxed);
+        // The new map may have few enough runs.
+        if self.patience.load(Ordering::Relaxed) == u32::MAX {
+            self.patience.store(MOST_PATIENCE, Ordering::Relaxed);
+        }
     }
 
     /// Counts a lookup that the snapshot could not answer. Returns the map's generation if it is
@@ -88,10 +96,18 @@ impl Snapshot {
     }
 
     /// Notes the size of the next snapshot, whose making may then have to wait for more misses;
-    /// `None` for a file that has too many runs.
+    /// `None` for a file that has too many runs: it has no snapshot until its map changes.
     pub(crate) fn expect(&self, runs: Option<usize>) {
         let patience = runs.map_or(u32::MAX, |runs| (runs / RUNS_PER_MISS) as u32);
         self.patience.store(patience, Ordering::Relaxed);
+    }
+
+    /// Notes that the map could not be read. The next attempt waits for twice as many misses, up to
+    /// a bound: a device may heal, and a damaged map fails each time.
+    pub(crate) fn not_read(&self) {
+        let patience = self.patience.load(Ordering::Relaxed).saturating_mul(2);
+        self.patience.store(patience.clamp(LEAST_MISSES, MOST_PATIENCE), Ordering::Relaxed);
+        self.misses.store(0, Ordering::Relaxed);
     }
 
     /// Publishes a snapshot of the map as it was in `generation`, unless it has changed since. The

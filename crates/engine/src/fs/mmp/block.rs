@@ -4,6 +4,7 @@ use super::HostClock;
 use crate::error::{MmpError, Result};
 use lanefs_device::{AlignedBuf, BlockDevice, RepeatGuard};
 use lanefs_format::{Checksummer, FormatError, Mmp, Superblock};
+use lanefs_sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -119,14 +120,20 @@ impl MmpBlock {
     /// finds, and the bytes.
     ///
     /// A device that loses its connection repeats the write only over `before`, or over parts of
-    /// itself: any other block is a claim that another host has made meanwhile.
+    /// itself: any other block is a claim that another host has made meanwhile. Once the block is
+    /// durable there is nothing to repeat, and any host may write it.
     ///
     /// # Errors
     /// The device's.
     pub(super) fn write_over(&self, before: &AlignedBuf, mmp: &Mmp) -> Result<(Mmp, AlignedBuf)> {
         let bytes = self.encode(mmp);
         let (number, csum, was, is) = (self.number, self.csum, before.to_vec(), bytes.to_vec());
+        let durable = Arc::new(AtomicBool::new(false));
+        let is_durable = Arc::clone(&durable);
         let check = move |now: &[u8]| {
+            if is_durable.load(Ordering::Acquire) {
+                return Ok(());
+            }
             let mut sectors = now.chunks(SECTOR).zip(was.chunks(SECTOR).zip(is.chunks(SECTOR)));
             if sectors.all(|(now, (was, is))| now == was || now == is) {
                 return Ok(());
@@ -144,6 +151,7 @@ impl MmpBlock {
         self.device.guard_repeats(RepeatGuard { offset, len, check: Arc::new(check) });
         self.write_bytes(&bytes)?;
         self.device.flush()?;
+        durable.store(true, Ordering::Release);
         Ok((self.parse(&bytes)?, bytes))
     }
 

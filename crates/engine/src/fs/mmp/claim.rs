@@ -83,6 +83,12 @@ impl HostClaim {
         })
     }
 
+    /// Notes that the volume was closed and the claim released, both without an error: also a claim
+    /// that was dissolved has nothing to repeat then.
+    pub(crate) fn closed(&self) {
+        self.holder.note_all_durable();
+    }
+
     /// Gives the volume back with the block that `bytes` returns, once no write is under way. The
     /// claim is renewed until then.
     fn give_back(&self, bytes: impl FnOnce(&MmpBlock, Mmp) -> AlignedBuf) -> Result<()> {

@@ -68,6 +68,9 @@ struct OwnSequences {
     /// The volume has no protection any more: the block is of no concern, unless another host
     /// claims it.
     dissolved: AtomicBool,
+    /// All writes of this claim are durable, and none follows: there is nothing to repeat. Stays
+    /// false behind a failed flush and for a lost claim, since the device may outlive the claim.
+    all_durable: AtomicBool,
 }
 
 impl OwnSequences {
@@ -92,6 +95,9 @@ impl OwnSequences {
 
     /// Checks the bytes of the block as they are on a new connection.
     fn check_bytes(&self, bytes: &[u8]) -> std::result::Result<(), MmpError> {
+        if self.all_durable.load(Ordering::Acquire) {
+            return Ok(());
+        }
         let is_given_back = self.given_back.get().is_some_and(|given| given[..] == *bytes);
         if is_given_back {
             return Ok(());
@@ -123,6 +129,7 @@ impl Holder {
             last: AtomicU32::new(mmp.seq),
             given_back: OnceLock::new(),
             dissolved: AtomicBool::new(false),
+            all_durable: AtomicBool::new(false),
         });
         let asked = Arc::clone(&own);
         block.device.guard_repeats(RepeatGuard {
@@ -316,7 +323,15 @@ impl Holder {
         let bytes = bytes(&self.block, mmp);
         // Before the block has them: the device may ask on a new connection.
         self.block.write_bytes(self.own.given_back.get_or_init(|| bytes))?;
-        Ok(self.block.device.flush()?)
+        self.block.device.flush()?;
+        self.note_all_durable();
+        Ok(())
+    }
+
+    /// Lets the device go on after the loss of a connection, whatever the block is: all writes of
+    /// this claim are durable, and none follows.
+    pub(super) fn note_all_durable(&self) {
+        self.own.all_durable.store(true, Ordering::Release);
     }
 
     /// Ends the claim of a volume that has no protection any more: the block is not written again,

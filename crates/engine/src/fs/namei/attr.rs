@@ -1,7 +1,7 @@
 //! What chmod, chown and utimes change.
 //!
-//! Invariant: space is claimed for all changes of the attribute block before the first, so that a
-//! call changes everything or nothing.
+//! Invariant: before the first of several changes of the attribute block, space is claimed for all
+//! of them and the block's bitmap is read, so that a call changes everything or nothing.
 //!
 //! Hazard: a change of owner or content takes set-id bits and capabilities away. The caller says as
 //! what it counts ([`Modifier`]): this file knows of no users.
@@ -174,10 +174,15 @@ impl CachedInode {
             };
         let now = self.fs.now();
         self.change(needed, |txn, inode| {
-            if twice && inode.file_acl != 0 && self.has_capability_and_acl(inode)? {
-                // Claims space for both changes, so that the second one cannot fail.
+            let _held = if twice && inode.file_acl != 0 && self.has_capability_and_acl(inode)? {
+                // Claims space for both changes, and reads what either may free, so that the second
+                // one does not fail.
+                let held = xattr::hold_for_free(&self.fs, inode)?;
                 txn.spend(alloc::claim(&self.fs, 2)?);
-            }
+                Some(held)
+            } else {
+                None
+            };
             let fine = inode.has_fine_times();
             // As precise as the inode on disk can hold.
             let time = |t: SetTime| match t {
@@ -271,7 +276,8 @@ impl CachedInode {
         }
         let inode = self.state();
         let stale = inode.atime <= inode.mtime.max(inode.ctime) || now.sec - inode.atime.sec >= DAY;
-        let kept = inode.flags.intersects(InodeFlags::NOATIME | InodeFlags::IMMUTABLE);
+        // An immutable inode is no exception in the kernel.
+        let kept = inode.flags.contains(InodeFlags::NOATIME);
         !kept && (stale || atime == Atime::Strict && now.sec != inode.atime.sec)
     }
 }

@@ -70,7 +70,7 @@ impl CachedInode {
         self.fs.transact(needed, |txn| {
             let start = txn.mark();
             // The count goes up before the name is added, and down again if there is no room for
-            // the name.
+            // the name. The stamp comes last: no other thread sees one of a link that fails.
             to.update(txn, |txn, inode| {
                 let was = inode.links_count;
                 if was >= EXT4_LINK_MAX {
@@ -83,7 +83,6 @@ impl CachedInode {
                 if was == 0 && !stays_orphan {
                     orphan::settle(txn, inode)?;
                 }
-                inode.ctime = now;
                 Ok(())
             })?;
             let counted = txn.mark();
@@ -101,6 +100,10 @@ impl CachedInode {
                 txn.undone(start);
             }
             if made.is_ok() {
+                to.update(txn, |_, inode| {
+                    inode.ctime = now;
+                    Ok(())
+                })?;
                 self.set_linkable(false);
             }
             made

@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::fs::Fs;
 use crate::store::Store;
 use crate::store::dir::check_name;
-use lanefs_format::{Compat, EXT4_LINK_MAX, Inode, RoCompat};
+use lanefs_format::{Compat, EXT4_LINK_MAX, Inode, InodeFlags, RoCompat};
 use lookup::{find, find_entry, find_name};
 
 pub(crate) fn is_dots(name: &[u8]) -> bool {
@@ -39,9 +39,11 @@ fn check_new_name(name: &[u8]) -> Result<()> {
     if is_dots(name) { Err(Error::Exists) } else { Ok(()) }
 }
 
-/// Checks whether another subdirectory fits in `dir`.
+/// Checks whether another subdirectory fits in `dir`. With `dir_nlink`, those of an indexed
+/// directory may be too many to count.
 fn check_dir_links(fs: &Fs, dir: &Inode) -> Result<()> {
-    let uncounted = fs.has_ro(RoCompat::DIR_NLINK) && fs.has(Compat::DIR_INDEX);
+    let indexed = fs.has(Compat::DIR_INDEX) && dir.flags.contains(InodeFlags::INDEX);
+    let uncounted = fs.has_ro(RoCompat::DIR_NLINK) && indexed;
     if dir.links_count >= EXT4_LINK_MAX && !uncounted { Err(Error::TooManyLinks) } else { Ok(()) }
 }
 

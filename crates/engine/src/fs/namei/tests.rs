@@ -2,9 +2,9 @@
 
 use super::create::{NewInode, NewKind, create_credits};
 use crate::store::alloc::InodeHint;
-use crate::{AtSymlink, Error, FallocMode, NewAttr, OpenOptions, SetAttr, Volume};
+use crate::{AtSymlink, Atime, Error, FallocMode, NewAttr, OpenOptions, SetAttr, Volume};
 use lanefs_device::MemDevice;
-use lanefs_format::InodeFlags;
+use lanefs_format::{EXT4_LINK_MAX, InodeFlags};
 use lanefs_mkfs::Options;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -102,15 +102,18 @@ fn a_file_that_lost_its_last_name_gets_no_other() {
     volume.close().unwrap();
 }
 
-/// A link that finds no room for its name takes back its own count only, not another thread's.
-#[test]
-fn links_that_fail_beside_others_keep_the_count() {
+fn long(i: u32) -> String {
+    format!("/full/{i:0>200}")
+}
+
+/// Returns a volume that is full, and how many names of "/file" its directory "/full" has: there is
+/// no room for the next [`long`] one.
+fn full_volume() -> (Volume, u32) {
     let device = MemDevice::new(8 << 20);
     let options = Options { block_size: Some(1024), ..Options::default() };
     lanefs_mkfs::format(&device, &options).unwrap();
     let options = OpenOptions::new().write(true).use_reserved(true);
     let volume = options.open_device(Arc::new(device)).unwrap();
-    let long = |i: u32| format!("/full/{i:0>200}");
     for dir in ["/full", "/other"] {
         volume.create_dir(dir).unwrap();
     }
@@ -125,6 +128,31 @@ fn links_that_fail_beside_others_keep_the_count() {
         }
     }
     let names = (0..).take_while(|i| volume.hard_link("/file", long(*i)).is_ok()).count() as u32;
+    (volume, names)
+}
+
+/// A link that finds no room for its name leaves no trace on the file.
+#[test]
+fn a_link_that_fails_is_not_stamped() {
+    let (volume, names) = full_volume();
+    let look = || {
+        let meta = volume.metadata("/file").unwrap();
+        (meta.version(), meta.inode().ctime, meta.nlink())
+    };
+    let before = look();
+    let refused = volume.hard_link("/file", long(names)).unwrap_err();
+    assert!(matches!(refused.kind(), Error::NoSpace), "{refused}");
+    assert_eq!(look(), before);
+    volume.hard_link("/file", "/other/name").unwrap();
+    let (version, ctime, nlink) = look();
+    assert!(version > before.0 && ctime >= before.1 && nlink == before.2 + 1);
+    volume.close().unwrap();
+}
+
+/// A link that finds no room for its name takes back its own count only, not another thread's.
+#[test]
+fn links_that_fail_beside_others_keep_the_count() {
+    let (volume, names) = full_volume();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -197,4 +225,45 @@ fn mode_and_owner_take_no_space_where_no_attribute_changes() {
     let set = SetAttr { uid: Some(5), permissions: Some(0o600), ..SetAttr::default() };
     volume.set_attr("/file", &set, AtSymlink::Follow).unwrap();
     assert_eq!(volume.metadata("/file").unwrap().uid(), 5);
+}
+
+/// A directory of one block has no index: its links are counted, and end, also with `dir_nlink`.
+#[test]
+fn only_an_indexed_directory_has_links_beyond_count() {
+    let volume = volume();
+    for (dir, files, indexed) in [("/small", 1, false), ("/large", 60, true)] {
+        volume.create_dir(dir).unwrap();
+        for i in 0..files {
+            volume.create_file(format!("{dir}/{i:0>200}")).unwrap();
+        }
+        let file = volume.open_file(format!("{dir}/{:0>200}", 0)).unwrap();
+        let fs = &file.inode().fs;
+        let node = fs.inode(volume.metadata(dir).unwrap().ino()).unwrap();
+        assert_eq!(node.flags().contains(InodeFlags::INDEX), indexed, "{dir}");
+        let fill = |txn: &mut crate::store::txn::Txn<'_>| {
+            node.prepare()?.update(txn, |_, inode| {
+                inode.links_count = EXT4_LINK_MAX;
+                Ok(())
+            })
+        };
+        fs.transact(crate::store::txn::credits::INODE, fill).unwrap();
+        let made = volume.create_dir(format!("{dir}/one-more"));
+        let links = volume.metadata(dir).unwrap().nlink();
+        let refused = made.as_ref().is_err_and(|e| matches!(e.kind(), Error::TooManyLinks));
+        let expected = if indexed { (false, 1) } else { (true, EXT4_LINK_MAX) };
+        assert_eq!((refused, links), expected, "{dir}: {made:?}");
+    }
+}
+
+#[test]
+fn a_read_moves_the_time_of_an_immutable_inode() {
+    let volume = volume();
+    volume.write("/f", b"content").unwrap();
+    let node = volume.root_node().unwrap().lookup("f").unwrap();
+    let plain = node.metadata().flags();
+    for (flag, due) in [(InodeFlags::IMMUTABLE, true), (InodeFlags::NOATIME, false)] {
+        node.set_file_attr(Some(plain | flag), None).unwrap();
+        assert_eq!(node.is_atime_due(Atime::Relative), due, "{flag:?}");
+        node.set_file_attr(Some(plain), None).unwrap();
+    }
 }

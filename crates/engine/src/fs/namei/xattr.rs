@@ -11,8 +11,8 @@ use crate::store::xattr::{self, SetXattr};
 /// ext4 stores no attributes of `system.` whose name a program chose.
 const I_VERSION: &[u8] = b"system.lanefs.i_version";
 
-/// The most bytes that all attributes of an inode have together: values in inodes of their own may
-/// be sparse, and a block of 64 KiB names some thousands of them.
+/// The most bytes that all attributes of an inode have together: values may overlap, those in
+/// inodes of their own may be sparse, and a block of 64 KiB names some thousands of either.
 const ALL_MAX: usize = 16 << 20;
 
 fn refuse_virtual(name: &[u8]) -> Result<()> {
@@ -31,20 +31,13 @@ impl CachedInode {
         xattr::get(&self.fs, &self.state(), name)
     }
 
-    /// Returns names and values of all attributes.
+    /// Returns names and values of all attributes that a program can read.
     ///
     /// # Errors
     /// [`Error::XattrsTooLarge`] for more than [`ALL_MAX`] bytes; the errors of a damaged
     /// volume.
     pub(crate) fn xattrs(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        let inode = self.state();
-        let mut left = ALL_MAX;
-        let with_value = |name: Vec<u8>| {
-            let value = xattr::get(&self.fs, &inode, &name)?;
-            left = left.checked_sub(name.len() + value.len()).ok_or(Error::XattrsTooLarge)?;
-            Ok((name, value))
-        };
-        xattr::list(&self.fs, &inode)?.into_iter().map(with_value).collect()
+        xattr::all(&self.fs, &self.state(), ALL_MAX)
     }
 
     /// Returns the names of all attributes.

@@ -5,8 +5,7 @@
 //! errors.
 
 use super::buddy::{Buddy, ORDERS};
-use crate::error::Zone;
-use crate::error::{Corrupt, Error, Result};
+use crate::error::{Error, Result};
 use crate::store::txn::Txn;
 use crate::store::{Store, kind};
 use lanefs_format::{GroupDesc, GroupFlags, bitmap};
@@ -83,7 +82,7 @@ impl Group {
         } else {
             let buffer = read_block_bitmap(store, group, desc)?;
             let map = buffer.read();
-            check_zones(store, group, &map)?;
+            store.zones().check_bitmap(store.layout(), group, &map)?;
             Buddy::new(&map, blocks)
         };
         self.blocks = match buddy.free() {
@@ -285,7 +284,7 @@ pub(super) fn disk_runs(store: &Store, group: u32) -> Result<Vec<Range<u32>>> {
         true => initial_block_bitmap(store, group)?,
         false => read_block_bitmap(store, group, &desc)?.read().to_vec(),
     };
-    check_zones(store, group, &map)?;
+    store.zones().check_bitmap(store.layout(), group, &map)?;
     let mut runs = Vec::new();
     let mut at = 0;
     while let Some(run) = bitmap::next_run(&map, at..blocks, blocks) {
@@ -295,36 +294,7 @@ pub(super) fn disk_runs(store: &Store, group: u32) -> Result<Vec<Range<u32>>> {
     Ok(runs)
 }
 
-/// Returns the bitmap of a group in which only fixed metadata is in use: the group's own, and that
-/// of other groups that lies in it. The bits past its end are set too.
+/// Returns the bitmap of a group in which only fixed metadata is in use.
 pub(super) fn initial_block_bitmap(store: &Store, group: u32) -> Result<Vec<u8>> {
-    let mut map = vec![0u8; store.block_size as usize];
-    for (bits, _) in zones_of(store, group)? {
-        bitmap::set(&mut map, bits)?;
-    }
-    let blocks = store.layout().group_blocks(group)? as usize;
-    bitmap::set(&mut map, blocks..store.block_size as usize * 8)?;
-    Ok(map)
-}
-
-/// Returns the fixed metadata that lies in `group`, as bits of its bitmap.
-fn zones_of(store: &Store, group: u32) -> Result<impl Iterator<Item = (Range<usize>, Zone)> + '_> {
-    let first = store.layout().group_first_block(group)?;
-    let end = first + u64::from(store.layout().group_blocks(group)?);
-    let bit = move |block: u64| (block - first) as usize;
-    Ok(store.zones().within(first..end).map(move |(run, zone)| (bit(run.start)..bit(run.end), zone)))
-}
-
-/// Checks that `map`, the bitmap of `group`, marks all fixed metadata in the group as used.
-fn check_zones(store: &Store, group: u32, map: &[u8]) -> Result<()> {
-    let first = store.layout().group_first_block(group)?;
-    for (bits, _) in zones_of(store, group)? {
-        if let Some(bit) = bitmap::next_zero(map, bits) {
-            let block = first + bit as u64;
-            if let Some((_, zone)) = store.zones().within(block..block + 1).next() {
-                return Err(Corrupt::BitmapMissesMetadata { group, block, zone }.into());
-            }
-        }
-    }
-    Ok(())
+    store.zones().initial_bitmap(store.layout(), group)
 }

@@ -24,11 +24,45 @@ impl Txn<'_> {
         Ok(run)
     }
 
-    /// Takes 1..=`want` contiguous blocks near `goal` in core, of the claim while it has any.
+    /// Chooses `blocks` blocks near `goal` that 32 bits can number. From now on allocations within
+    /// [`Reach::Low`] take these first. A claim would not do: it is of blocks of the whole volume.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], with nothing changed.
+    pub(crate) fn reserve_low(&mut self, mut goal: u64, blocks: u64) -> Result<()> {
+        let (mut runs, mut left) = (Vec::new(), blocks);
+        while left > 0 {
+            let want = u32::try_from(left).unwrap_or(u32::MAX);
+            let run = reserve(self.store(), goal, want, Reach::Low)?;
+            left = left.saturating_sub(run.len().into());
+            goal = run.start() + u64::from(run.len());
+            runs.push(run);
+        }
+        self.low_mut().extend(runs);
+        Ok(())
+    }
+
+    /// Takes up to `want` blocks of those that [`reserve_low`](Self::reserve_low) has chosen.
+    fn take_low(&mut self, want: u32) -> Option<Reserved> {
+        let mut run = self.low_mut().pop_front()?;
+        let rest = run.split_off(want.max(1));
+        if rest.len() > 0 {
+            self.low_mut().push_front(rest);
+        }
+        Some(run)
+    }
+
+    /// Takes 1..=`want` contiguous blocks near `goal` in core: of those chosen before, of the claim
+    /// while it has any, or else of all.
     ///
     /// # Errors
     /// [`Error::NoSpace`], with nothing changed.
     pub(crate) fn reserve_run(&mut self, goal: u64, want: u32, reach: Reach) -> Result<Reserved> {
+        if reach == Reach::Low
+            && let Some(run) = self.take_low(want)
+        {
+            return Ok(run);
+        }
         let store = self.store();
         match self.claim_mut().filter(|c| c.blocks() > 0) {
             Some(claim) => reserve_claimed(store, goal, want, reach, claim),

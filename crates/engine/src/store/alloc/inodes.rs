@@ -8,10 +8,11 @@
 //! in use as free is damaged, and no inode of its group is allocated from then on.
 
 use super::group::{HeldDesc, is_damage, read_desc, uninit};
+use super::slots::Slots;
 use crate::error::{Corrupt, Error, Result};
 use crate::store::txn::Txn;
 use crate::store::{Store, TableSlot, kind};
-use lanefs_format::{GroupDesc, GroupFlags, InodeSlot, InodeUse, bitmap};
+use lanefs_format::{GroupDesc, GroupFlags, InodeSlot, bitmap};
 use lanefs_journal::Buffer;
 
 /// How many groups a search for the best one examines at most.
@@ -132,7 +133,7 @@ fn take_in<'f>(txn: &mut Txn<'f>, group: u32, is_dir: bool) -> Result<Option<(u3
     }
     let per_group = store.layout().inodes_per_group();
     let reserved = (store.first_ino.saturating_sub(1)).saturating_sub(group.saturating_mul(per_group));
-    check_counts(store, group, &held.desc)?;
+    slots(store, &held.desc).check_counts(group)?;
     let from = state.inode_hint.max(reserved).min(per_group);
     let bits = match uninit(store, &held.desc, GroupFlags::INODE_UNINIT) {
         true => None,
@@ -180,15 +181,16 @@ enum TableBlock {
 impl TableBlock {
     fn read(store: &Store, desc: &GroupDesc, ino: u32, index: u32) -> Result<Self> {
         let block = desc.inode_table + u64::from(store.layout().inode_slot(ino)?.table_block);
-        let fresh = store.has_group_checksums()
-            && index - index % store.layout().inodes_per_block() >= used_slots(store, desc);
-        Ok(if fresh { Self::Fresh(block) } else { Self::Read(store.journal.read(block)?) })
+        Ok(match slots(store, desc).is_fresh(index) {
+            true => Self::Fresh(block),
+            false => Self::Read(store.journal.read(block)?),
+        })
     }
 
     /// Moves bg_itable_unused behind inode `index`; a fresh block starts as zeros.
     fn open(self, txn: &Txn<'_>, desc: &mut GroupDesc, index: u32) -> Result<Buffer> {
         let store = txn.store();
-        if store.has_group_checksums() && index >= used_slots(store, desc) {
+        if index >= slots(store, desc).used() {
             desc.itable_unused = store.layout().inodes_per_group() - (index + 1);
         }
         match self {
@@ -198,46 +200,18 @@ impl TableBlock {
     }
 }
 
-/// Checks that all inodes that were never in use are free: they are allocated without reading them.
-///
-/// # Errors
-/// [`Corrupt::UnusedInodes`].
-fn check_counts(store: &Store, group: u32, desc: &GroupDesc) -> Result<()> {
-    if !store.has_group_checksums() {
-        return Ok(());
-    }
-    let unused = store.layout().inodes_per_group().saturating_sub(used_slots(store, desc));
-    let free = desc.free_inodes_count;
-    if unused > free { Err(Corrupt::UnusedInodes { group, unused, free }.into()) } else { Ok(()) }
+/// Returns the slots of the group with this descriptor.
+fn slots<'a>(store: &'a Store, desc: &GroupDesc) -> Slots<'a> {
+    Slots { layout: store.layout(), desc: *desc, checksums: store.has_group_checksums() }
 }
 
-/// Checks that an inode that is free in the bitmap is free in the table too. Slots beyond
-/// bg_itable_unused were never written, and are not read.
+/// Checks that an inode that is free in the bitmap is free in its block of the table too.
 ///
 /// # Errors
 /// [`Corrupt::InodeInUse`]: the bitmap is wrong.
 fn check_unused(store: &Store, desc: &GroupDesc, ino: u32, table: &TableBlock) -> Result<()> {
-    let InodeSlot { group, index, .. } = store.layout().inode_slot(ino)?;
     let TableBlock::Read(buffer) = table else { return Ok(()) };
-    if store.has_group_checksums() && index >= used_slots(store, desc) {
-        return Ok(());
-    }
-    match store.table_slot_in(ino, buffer.clone())?.raw_use()? {
-        // A deleted inode has a deletion time, and one that was never in use is all zeros.
-        InodeUse { mode, links, dtime } if links != 0 || mode != 0 && dtime == 0 => {
-            Err(Corrupt::InodeInUse { ino, group, mode, links }.into())
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Returns how many slots of a group's table may hold an inode; the others were never used.
-fn used_slots(store: &Store, desc: &GroupDesc) -> u32 {
-    let unused = match uninit(store, desc, GroupFlags::INODE_UNINIT) {
-        true => store.layout().inodes_per_group(),
-        false => desc.itable_unused,
-    };
-    store.layout().inodes_per_group().saturating_sub(unused)
+    slots(store, desc).check_free(ino, || store.table_slot_in(ino, buffer.clone())?.raw_use())
 }
 
 /// Makes the inode bitmap of a group whose bitmap was never written. The caller writes the

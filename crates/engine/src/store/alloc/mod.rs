@@ -18,6 +18,7 @@ mod lane;
 mod orders;
 mod prealloc;
 mod reserve;
+mod slots;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -29,8 +30,9 @@ pub(crate) use inodes::{InodeHint, alloc_inode, free_inode, hold_inode, used_ino
 pub(crate) use prealloc::{FileAlloc, Spot, reserve_at};
 pub(crate) use reserve::{
     LOW_BLOCKS, Reach, Reserved, await_frees, claim, claim_for_map, keeping_reserved, keeps_reserved,
-    reserve, reserve_claimed,
+    reserve, reserve_claimed, to_come,
 };
+pub(crate) use slots::Slots;
 pub(crate) use trim::{discard_freed, trim};
 
 use crate::error::Result;

@@ -209,6 +209,11 @@ pub(super) fn available(store: &Store) -> u64 {
     store.alloc.free_blocks().saturating_sub(keep(store))
 }
 
+/// Returns the blocks that this thread can take once every freeing has committed.
+pub(crate) fn to_come(store: &Store) -> u64 {
+    store.alloc.blocks_to_come().saturating_sub(keep(store))
+}
+
 /// Where blocks should lie.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Goal {

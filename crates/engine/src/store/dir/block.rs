@@ -8,7 +8,7 @@
 
 use super::{DirParams, leaf};
 use crate::error::{DirError, Error, Result};
-use crate::store::alloc;
+use crate::store::alloc::{self, Reach};
 use crate::store::map::{self, Mapping};
 use crate::store::txn::Txn;
 use crate::store::{Store, kind};
@@ -156,9 +156,13 @@ impl<'a> Dir<'a> {
                 .map_err(|rule| self.bad_index(0, block, rule))
         };
         let buffer = self.store.file_block(block, kind::DX_ROOT, |bytes| verify(bytes).map(drop))?;
-        let info = match htree::root_info(&buffer.read()) {
-            Some(info) => info,
-            None => verify(&buffer.read())?,
+        let info = {
+            // Locked once: a second lock would wait for a writer that waits for the first.
+            let bytes = buffer.read();
+            match htree::root_info(&bytes) {
+                Some(info) => info,
+                None => verify(&bytes)?,
+            }
         };
         Ok((buffer, info))
     }
@@ -220,7 +224,12 @@ pub(super) fn claim(txn: &mut Txn<'_>, inode: &Inode, blocks: u32) -> Result<()>
     }
     let lblk = (inode.size / block_size) as u32;
     let map = map::insert_blocks(store, inode, lblk, blocks, blocks as usize - 1)?;
-    txn.spend(alloc::claim(store, u64::from(blocks) + map as u64)?);
+    let all = u64::from(blocks) + map as u64;
+    match map::reach(inode) {
+        Reach::Volume => txn.spend(alloc::claim(store, all)?),
+        // The volume may have the blocks where the map cannot number them.
+        Reach::Low => txn.reserve_low(map::goal(store, inode, lblk)?, all)?,
+    }
     Ok(())
 }
 

@@ -351,6 +351,12 @@ pub(crate) fn insert_blocks_now(
     }
 }
 
+/// Returns the blocks for the map itself that splitting one extent may take: one on each level of
+/// the tree, and one if the root grows.
+pub(crate) fn split_blocks(inode: &Inode) -> u64 {
+    if has_extents(inode) { u64::from(depth(inode)) + 1 } else { 0 }
+}
+
 /// Returns the credits of an [`insert`] of `len` blocks, or of a [`convert`], without the inode and
 /// the bitmaps of the data.
 pub(crate) fn insert_credits(store: &Store, inode: &Inode, len: u32) -> u32 {

@@ -71,7 +71,9 @@ impl OrphanFile {
         let (mut inodes, mut broken) = (Vec::new(), None);
         let mut places = Places::default();
         for (i, buffer) in file.blocks.iter().enumerate() {
-            for (slot, ino) in orphan_file::entries(&buffer.read()).enumerate().filter(|entry| entry.1 != 0) {
+            // Copied, because `check_new` reads inodes: no buffer stays locked meanwhile.
+            let entries: Vec<u32> = orphan_file::entries(&buffer.read()).collect();
+            for (slot, ino) in entries.into_iter().enumerate().filter(|entry| entry.1 != 0) {
                 let place = i as u32 * per_block + slot as u32;
                 places.free.extend(places.unused..place);
                 places.unused = place + 1;

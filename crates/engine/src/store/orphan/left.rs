@@ -3,13 +3,16 @@
 //! Damage does not keep a volume from being opened for writing: orphans that are not found stay
 //! allocated, and e2fsck finds them without the list. It ignores the list of a volume with noted
 //! errors, and the kernel clears it. A device that fails is no damage, and always an error.
+//!
+//! Invariant: the superblock says that the volume has errors before the damage is gone, which the
+//! first change of list or file may overwrite.
 
 use super::check_new;
 use super::file::{FileRead, OrphanFile};
 use crate::error::{Corrupt, Result};
 use crate::store::Store;
 use crate::store::txn::credits;
-use lanefs_format::Compat;
+use lanefs_format::{Compat, State};
 use std::collections::HashSet;
 
 /// The orphan list, as far as it can be read.
@@ -85,57 +88,105 @@ pub(crate) fn load(store: &Store) -> Result<Vec<u32>> {
     let mut seen = HashSet::new();
     let ListRead { inodes: mut orphans, broken } = read_list(store, &mut seen)?;
     if let Some(broken) = broken {
-        store.note_error(&broken.into());
+        note(store, broken)?;
     }
     store.orphans.list.load(orphans.iter().rev().copied());
+    let mut orphan_file = None;
     if let Some(FileRead { file, inodes, broken }) = read_file(store, &mut seen)? {
         orphans.extend(inodes);
         if let Some(broken) = broken {
-            store.note_error(&broken.into());
+            note(store, broken)?;
             while store.transact(credits::ORPHAN, |txn| file.clear_broken(txn))? {}
         }
-        let _ = store.orphans.file.set(file);
+        orphan_file = Some(file);
     }
+    let _ = store.orphans.file.set(orphan_file);
     Ok(orphans)
+}
+
+/// Notes damage, in the superblock too. No handle that starts later commits without that.
+///
+/// # Errors
+/// The journal's.
+fn note(store: &Store, broken: Corrupt) -> Result<()> {
+    store.note_error(&broken.into());
+    store.transact(credits::SUPER, |txn| {
+        store.write_super(txn, |sb| sb.set_state(sb.state() | State::ERROR_FS))
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::NewAttr;
     use crate::fs::OpenOptions;
     use crate::store::map::{self, Mapping};
-    use crate::store::read_super;
-    use lanefs_device::MemDevice;
-    use lanefs_format::State;
+    use crate::store::{read_super, write_super};
+    use crate::{NewAttr, Volume};
+    use lanefs_device::{BlockDevice, MemDevice, Op};
     use lanefs_format::orphan_file::{OrphanFile as Codec, entries, set_entry};
+    use lanefs_format::{RoCompat, State};
+    use lanefs_sim::FailingDevice;
+    use std::ops::Range;
     use std::sync::Arc;
     use std::time::Duration;
+
+    const ATTR: NewAttr = NewAttr { permissions: 0o600, uid: 0, gid: 0 };
 
     fn options() -> OpenOptions {
         OpenOptions::new().write(true).commit_interval(Duration::ZERO)
     }
 
-    /// Numbers in an orphan file that are none of an orphan: the others are deleted, the volume
-    /// says that it needs a check, and no later open takes the numbers for orphans.
-    #[test]
-    fn a_wrong_number_in_the_orphan_file_keeps_the_volume_usable() {
+    fn formatted(features: &str) -> Arc<MemDevice> {
         let device = Arc::new(MemDevice::new(16 << 20));
-        let features = "orphan_file".parse().unwrap();
+        let features = features.parse().unwrap();
         lanefs_mkfs::format(&*device, &lanefs_mkfs::Options { features, ..Default::default() }).unwrap();
+        device
+    }
+
+    fn has_error(device: &MemDevice) -> bool {
+        read_super(device).unwrap().state().contains(State::ERROR_FS)
+    }
+
+    /// Returns a copy of the device, opened and closed: the volume as it is after a cut.
+    fn cut(device: &MemDevice) -> Arc<MemDevice> {
+        let copy = Arc::new(MemDevice::from_bytes(device.to_bytes()));
+        options().open_device(copy.clone()).unwrap().close().unwrap();
+        copy
+    }
+
+    /// A volume that a cut left with nameless files in the first block of its orphan file.
+    struct Left {
+        bytes: Vec<u8>,
+        codec: Codec,
+        block: u64,
+        /// The bytes of that block.
+        at: Range<usize>,
+        /// The number of one of the files.
+        ino: u32,
+    }
+
+    fn left(files: usize) -> Left {
+        let device = formatted("orphan_file");
         let volume = options().open_device(device.clone()).unwrap();
         let root = volume.open_dir("/").unwrap();
-        let attr = NewAttr { permissions: 0o600, uid: 0, gid: 0 };
-        let files = [(); 3].map(|()| root.create_nameless(attr).unwrap());
+        let files: Vec<_> = (0..files).map(|_| root.create_nameless(ATTR).unwrap()).collect();
         let fs = Arc::clone(&files[0].inode().fs);
         fs.journal.checkpoint().unwrap();
-        let whole = device.to_bytes();
-        let ino = fs.sb.lock().raw().s_orphan_file_inum.get();
-        let inode = fs.read_inode(ino).unwrap();
+        let bytes = device.to_bytes();
+        let inode = fs.read_inode(fs.sb.lock().raw().s_orphan_file_inum.get()).unwrap();
         let Mapping::Mapped { block, .. } = map::lookup(&fs, &inode, 0).unwrap() else { panic!("a hole") };
         let (codec, size) = (Codec::new(&inode, &fs.checksummer), fs.block_size as usize);
         let at = block as usize * size..(block as usize + 1) * size;
-        assert_eq!(entries(&whole[at.clone()]).filter(|ino| *ino != 0).count(), 3);
-        for number in [4_000_000_000, 5, files[0].inode().ino] {
+        assert_eq!(entries(&bytes[at.clone()]).filter(|ino| *ino != 0).count(), files.len());
+        Left { bytes, codec, block, at, ino: files[0].inode().ino }
+    }
+
+    /// Numbers in an orphan file that are none of an orphan: the others are deleted, the volume
+    /// says that it needs a check, behind a cut too, and no later open takes the numbers for
+    /// orphans.
+    #[test]
+    fn a_wrong_number_in_the_orphan_file_keeps_the_volume_usable() {
+        let Left { bytes: whole, codec, block, at, ino } = left(3);
+        for number in [4_000_000_000, 5, ino] {
             let mut bytes = whole.clone();
             set_entry(&mut bytes[at.clone()], 1, number);
             codec.seal(&mut bytes[at.clone()], block).unwrap();
@@ -144,10 +195,51 @@ mod tests {
                 let volume = options().open_device(device.clone()).unwrap();
                 assert_eq!(volume.info().recovery.orphans, found, "{number}");
                 volume.write("/new", b"new").unwrap();
+                volume.sync().unwrap();
+                assert!(has_error(&cut(&device)), "{number}");
                 volume.close().unwrap();
-                assert!(read_super(&*device).unwrap().state().contains(State::ERROR_FS), "{number}");
+                assert!(has_error(&device), "{number}");
                 assert!(entries(&device.to_bytes()[at.clone()]).all(|ino| ino == 0), "{number}");
             }
         }
+    }
+
+    /// The number at which a list breaks off is gone with the next orphan.
+    #[test]
+    fn a_list_that_breaks_off_is_noted_before_it_is_whole_again() {
+        let device = formatted("^orphan_file");
+        let mut sb = read_super(&*device).unwrap();
+        sb.set_last_orphan(5);
+        write_super(&*device, &sb).unwrap();
+        let volume = options().open_device(device.clone()).unwrap();
+        drop(volume.open_dir("/").unwrap().create_nameless(ATTR).unwrap());
+        volume.sync().unwrap();
+        let copy = cut(&device);
+        assert_eq!(read_super(&*copy).unwrap().last_orphan(), 0);
+        assert!(has_error(&copy));
+        volume.close().unwrap();
+        assert!(has_error(&device));
+    }
+
+    /// An open that fails before it knows the orphans does not mark the volume as one without any.
+    #[test]
+    fn an_open_that_fails_leaves_the_orphan_file_to_the_next_one() {
+        let Left { bytes, at, .. } = left(2);
+        let mut refused = 0;
+        for nth in 1.. {
+            let device = Arc::new(FailingDevice::new(MemDevice::from_bytes(bytes.clone())));
+            device.fail_once(Op::Read, nth, 5);
+            let opened = options().open_device(device.clone()).and_then(Volume::close);
+            if device.failures() == 0 {
+                opened.unwrap();
+                break;
+            }
+            refused += u32::from(opened.is_err());
+            let mut block = vec![0; at.len()];
+            device.inner().read_at(&mut block, at.start as u64).unwrap();
+            let is_noted = read_super(device.inner()).unwrap().has_ro(RoCompat::ORPHAN_PRESENT);
+            assert!(is_noted || entries(&block).all(|ino| ino == 0), "read {nth}: {opened:?}");
+        }
+        assert!(refused > 5, "{refused}");
     }
 }

@@ -21,6 +21,7 @@ use crate::store::Store;
 use crate::store::txn::Txn;
 use file::OrphanFile;
 use lanefs_format::Inode;
+use lanefs_sync::OnceLock;
 use list::{Chain, List};
 use std::collections::HashSet;
 
@@ -28,7 +29,8 @@ use std::collections::HashSet;
 #[derive(Debug, Default)]
 pub(crate) struct Orphans {
     list: List,
-    file: lanefs_sync::OnceLock<OrphanFile>,
+    /// The orphan file, if the volume has one. Set once all orphans are [loaded](load).
+    file: OnceLock<Option<OrphanFile>>,
 }
 
 impl Orphans {
@@ -37,9 +39,15 @@ impl Orphans {
         self.list.chain(ino)
     }
 
-    /// Returns whether nothing is left for recovery to finish.
+    /// Returns whether nothing is left for recovery to finish: false while that is not known,
+    /// because the orphans are not loaded.
     pub(crate) fn is_empty(&self) -> bool {
-        self.list.is_empty() && self.file.get().is_none_or(OrphanFile::is_empty)
+        let is_loaded = self.file.get().is_some();
+        is_loaded && self.list.is_empty() && self.file().is_none_or(OrphanFile::is_empty)
+    }
+
+    fn file(&self) -> Option<&OrphanFile> {
+        self.file.get()?.as_ref()
     }
 }
 
@@ -59,7 +67,7 @@ pub(crate) fn add(txn: &mut Txn<'_>, ino: u32) -> Result<()> {
     if orphans.list.contains(ino) {
         return Ok(());
     }
-    if let Some(file) = orphans.file.get()
+    if let Some(file) = orphans.file()
         && file.add(txn, ino)?
     {
         return Ok(());
@@ -81,7 +89,7 @@ pub(crate) fn delete(txn: &mut Txn<'_>, inode: &mut Inode) -> Result<()> {
 
 fn remove(txn: &mut Txn<'_>, inode: &mut Inode) -> Result<()> {
     let orphans = &txn.store().orphans;
-    let in_file = match orphans.file.get() {
+    let in_file = match orphans.file() {
         Some(file) => file.remove(txn, inode.ino)?,
         None => false,
     };

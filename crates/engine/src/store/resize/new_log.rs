@@ -26,7 +26,7 @@ use crate::error::{Error, ResizeError, Result};
 use crate::store::Survey;
 use lanefs_format::extent::{Extent, MAX_LEN};
 use lanefs_format::{Inode, InodeFlags};
-use lanefs_journal::{LogConfig, LogRun};
+use lanefs_journal::{Journal, LogConfig, LogRun};
 use std::ops::Range;
 
 /// A place for the log.
@@ -135,6 +135,24 @@ impl NewLog {
         self.extents.iter().flat_map(|run| run.ee_start..run.ee_start + u64::from(run.len))
     }
 
+    /// Returns the changes of the bitmaps.
+    fn batch(&self) -> Batch {
+        let mut batch = Batch::default();
+        (batch.taken, batch.freed) = (self.taken.clone(), self.freed.clone());
+        batch
+    }
+
+    /// Checks that the move fits into a transaction of `max` blocks.
+    ///
+    /// # Errors
+    /// [`ResizeError::LogTooSmall`].
+    pub(super) fn check_credits(&self, volume: &Resizing, max: u32) -> Result<()> {
+        let mut batch = self.batch();
+        batch.note_groups(&volume.superblock.layout())?;
+        // And the block with the journal's inode.
+        check_credits(batch.cost() + 1, max)
+    }
+
     fn runs(&self) -> Vec<LogRun> {
         let run = |e: &Extent| LogRun { logical: e.ee_block, physical: e.ee_start, len: e.len };
         self.extents.iter().map(run).collect()
@@ -159,28 +177,39 @@ impl Resizing {
         Ok(Inode::parse(bytes.get(at).unwrap_or_default(), ino, &self.superblock.inode_context())?)
     }
 
-    /// Gives the log its new place. `max` is what a transaction of the log can have.
+    /// Gives the log its new place. The caller has [checked](NewLog::check_credits) that a
+    /// transaction has room for the move.
     ///
     /// # Errors
-    /// [`ResizeError::LogTooSmall`]; errors of the journal and the device. After a recovery the log
-    /// is in its old place or in the new one.
-    pub(super) fn move_log(&mut self, new: &NewLog, max: u32) -> Result<()> {
+    /// Errors of the journal and the device. After a recovery the log is in its old place or in the
+    /// new one.
+    pub(super) fn move_log(&mut self, new: &NewLog) -> Result<()> {
         let groups = self.groups.clone();
         let state = self.begin()?;
         self.unfinished = false;
-        let outcome = self.switch_log(new, max);
+        let switched = self.switch_log(new);
         if self.unfinished {
-            return outcome;
+            return switched.map(drop);
         }
-        if outcome.is_err() {
-            self.groups = groups;
-        }
+        let outcome = match switched {
+            // The log is in its new place, also if this fails.
+            Ok(journal) => journal.map_or(Ok(()), |journal| Ok(journal.close()?)),
+            Err(e) => {
+                self.groups = groups;
+                Err(e)
+            }
+        };
         let closed = self.finish(state);
         outcome.and(closed)
     }
 
-    fn switch_log(&mut self, new: &NewLog, max: u32) -> Result<()> {
-        let (Some(log), Some(first)) = (self.log.clone(), new.blocks().next()) else { return Ok(()) };
+    /// Makes the new place that of the log, and returns the journal there.
+    ///
+    /// # Errors
+    /// Those of [`move_log`](Self::move_log). The log is in its old place, unless the volume is
+    /// `unfinished`.
+    fn switch_log(&mut self, new: &NewLog) -> Result<Option<Journal>> {
+        let (Some(log), Some(first)) = (self.log.clone(), new.blocks().next()) else { return Ok(None) };
         let mut inode = self.log_inode()?;
         let (i_block, nodes) = new.map(self, &inode)?;
         let sectors = u64::from(self.device.size / 512);
@@ -191,14 +220,12 @@ impl Resizing {
         let ctx = self.superblock.inode_context();
         inode.encode(table.get_mut(at).unwrap_or_default(), &ctx)?;
 
-        let mut batch = Batch::default();
-        (batch.taken, batch.freed) = (new.taken.clone(), new.freed.clone());
+        let mut batch = new.batch();
         batch.logged.insert(inode_block, table.clone());
         let (mut logged, mut superblock) = self.with_bitmaps(batch)?;
         superblock.set_journal_backup(&inode.i_block, inode.size);
         let (block, bytes) = encode_super(&self.device, &superblock)?;
         logged.insert(block, bytes);
-        check_credits(logged.len() as u32, max)?;
 
         for run in &new.taken {
             self.device.zero(run.clone(), u64::MAX)?;
@@ -207,8 +234,10 @@ impl Resizing {
             self.device.write(*block, content)?;
         }
         let old_first = log.runs.first().map_or(0, |run| run.physical);
-        self.device.write(first, &self.device.read(old_first)?)?;
         let config = LogConfig { runs: new.runs(), ..log };
+        // Now, because behind the switch nothing may fail.
+        let zones = Survey::read(&*self.device.device, &self.superblock, Some(&config), true)?.zones;
+        self.device.write(first, &self.device.read(old_first)?)?;
         let journal = self.open_journal(Some(&config))?;
         self.commit(&journal, &logged)?;
 
@@ -218,10 +247,8 @@ impl Resizing {
         self.device.write(inode_block, &table)?;
         self.device.device.flush()?;
         journal.checkpoint()?;
-        self.superblock = superblock;
+        (self.superblock, self.zones, self.log) = (superblock, zones, Some(config));
         self.unfinished = false;
-        self.zones = Survey::read(&*self.device.device, &self.superblock, Some(&config), true)?.zones;
-        self.log = Some(config);
-        Ok(journal.close()?)
+        Ok(Some(journal))
     }
 }

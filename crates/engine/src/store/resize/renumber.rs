@@ -11,10 +11,11 @@ use super::maps::{MapWalk, WholeMap};
 use super::step::check_credits;
 use super::usage::each_inode;
 use crate::error::{DirError, Error, ResizeError, Result};
+use crate::store::alloc::Slots;
 use lanefs_format::dirent::{self, DirLayout};
 use lanefs_format::extent::{At, set_checksum};
 use lanefs_format::htree::{self, DxKind};
-use lanefs_format::{GroupFlags, Incompat, Inode, InodeFlags, RoCompat, bitmap};
+use lanefs_format::{GroupFlags, Incompat, Inode, InodeFlags, InodeSlot, InodeUse, Layout, RoCompat, bitmap};
 use lanefs_journal::Journal;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -140,6 +141,10 @@ impl Renumber {
 const OF_AN_INODE: u32 = 6;
 
 /// Returns new numbers for the inodes of all groups from `kept` on: the lowest free ones.
+///
+/// # Errors
+/// [`ResizeError::TooFewInodes`]; [`Corrupt::InodeInUse`](crate::error::Corrupt::InodeInUse), where
+/// a bitmap has an inode as free that would be overwritten or cut off; the device's.
 fn numbers(volume: &Resizing, blocks: u64, kept: u32) -> Result<Numbers> {
     let layout = volume.superblock.layout();
     let per_group = layout.inodes_per_group();
@@ -147,9 +152,10 @@ fn numbers(volume: &Resizing, blocks: u64, kept: u32) -> Result<Numbers> {
     let mut old = Vec::new();
     for group in kept..layout.group_count() {
         let map = volume.inode_bitmap_of(group)?.unwrap_or_default();
-        old.extend(
-            (0..per_group).filter(|&n| bitmap::test(&map, n as usize)).map(|n| group * per_group + n + 1),
-        );
+        let (used, free): (Vec<u32>, Vec<u32>) =
+            (0..per_group).partition(|&n| bitmap::test(&map, n as usize));
+        old.extend(used.into_iter().map(|n| group * per_group + n + 1));
+        volume.check_free(group, &free)?;
     }
     let mut numbers = Numbers::new();
     let mut left = old.into_iter().peekable();
@@ -158,13 +164,16 @@ fn numbers(volume: &Resizing, blocks: u64, kept: u32) -> Result<Numbers> {
             break;
         }
         let map = volume.inode_bitmap_of(group)?.unwrap_or_else(|| vec![0; layout.block_size() as usize]);
+        let mut taken = Vec::new();
         for n in (0..per_group).filter(|&n| !bitmap::test(&map, n as usize)) {
             let ino = group * per_group + n + 1;
             if ino > reserved {
                 let Some(old) = left.next() else { break };
                 numbers.insert(old, ino);
+                taken.push(n);
             }
         }
+        volume.check_free(group, &taken)?;
     }
     match left.count() {
         0 => Ok(numbers),
@@ -233,6 +242,34 @@ fn each_name(bytes: &[u8], kind: NumberedKind, layout: &DirLayout, mut f: impl F
 }
 
 impl Resizing {
+    /// Returns the slots of a group.
+    pub(super) fn slots<'a>(&self, layout: &'a Layout, group: u32) -> Slots<'a> {
+        let desc = self.groups.get(group as usize).copied().unwrap_or_default();
+        Slots { layout, desc, checksums: self.has_group_checksums() }
+    }
+
+    /// Checks that the slots at `indices` of a group, which are free in its bitmap, are free in its
+    /// table too.
+    ///
+    /// # Errors
+    /// [`Corrupt::InodeInUse`](crate::error::Corrupt::InodeInUse); the device's.
+    fn check_free(&self, group: u32, indices: &[u32]) -> Result<()> {
+        let layout = self.superblock.layout();
+        let slots = self.slots(&layout, group);
+        let mut held: (u64, Vec<u8>) = (0, Vec::new());
+        for &index in indices {
+            let ino = layout.ino(group, index)?;
+            let (block, at) = self.slot_of(ino)?;
+            slots.check_free(ino, || {
+                if held.0 != block {
+                    held = (block, self.device.read(block)?);
+                }
+                Ok(InodeUse::of(held.1.get(at).unwrap_or_default())?)
+            })?;
+        }
+        Ok(())
+    }
+
     /// Commits the new numbers of some inodes. `done` has these and those committed before.
     fn renumber(
         &mut self,
@@ -288,7 +325,13 @@ impl Resizing {
         inode.ino = new;
         inode.encode(&mut content, &ctx)?;
         let (to, at) = self.slot_of(new)?;
-        let mut bytes = logged.remove(&to).map_or_else(|| self.device.read(to), Ok)?;
+        let layout = self.superblock.layout();
+        let InodeSlot { group, index, .. } = layout.inode_slot(new)?;
+        let mut bytes = match logged.remove(&to) {
+            Some(bytes) => bytes,
+            None if self.slots(&layout, group).is_fresh(index) => vec![0; layout.block_size() as usize],
+            None => self.device.read(to)?,
+        };
         bytes.get_mut(at).unwrap_or_default().copy_from_slice(&content);
         logged.insert(to, bytes);
         self.mark_inode(logged, old, false, inode.is_dir())?;

@@ -90,6 +90,10 @@ fn place_descriptors(old: &Superblock, raw: &mut RawSuperblock, groups: u32, kee
         raw.s_feature_incompat = (raw.s_feature_incompat.get() | Incompat::META_BG.bits()).into();
         raw.s_feature_compat = (raw.s_feature_compat.get() & !Compat::RESIZE_INODE.bits()).into();
         raw.s_reserved_gdt_blocks = 0.into();
+        // Revision 0 has no features.
+        raw.s_first_ino = old.first_ino().into();
+        raw.s_inode_size = old.inode_size().into();
+        raw.s_rev_level = 1.into();
     }
 }
 

@@ -37,16 +37,12 @@ impl Resizing {
         if blocks >= self.superblock.blocks_count() {
             return Ok(());
         }
-        let ShrinkPlan { log, mut moves } = self.plan_shrink(&Usage::read(self, blocks)?, blocks)?;
-        let kept = self.groups_of(blocks)?;
-        let renumber = Renumber::plan(self, blocks, kept)?;
-        // A log that is too small is found before anything moves.
-        let max = self.open_journal(self.log.as_ref())?.max_credits();
-        self.plan_cut(blocks, max)?;
-        renumber.check_credits(max)?;
-        moves.check_credits(self, max)?;
+        let plan = self.plan_shrink(&Usage::read(self, blocks)?, blocks)?;
+        let max = self.max_credits()?;
+        let renumber = self.plan_numbers(&plan, blocks, max)?;
+        let ShrinkPlan { log, mut moves } = plan;
         if let Some(log) = log {
-            self.move_log(&log, max)?;
+            self.move_log(&log)?;
         }
         self.under_journal(|volume, journal| {
             renumber.run(volume, journal)?;
@@ -66,16 +62,59 @@ impl Resizing {
         let high = self.superblock.blocks_count();
         let low = self.least()?.min(high);
         let usage = Usage::read(self, low)?;
-        let fits = |wanted: u64| match self.fit(wanted) {
-            Ok(blocks) if blocks < low => Ok(None),
-            Ok(blocks) => self.plan_shrink(&usage, blocks).map(|_| Some(blocks)),
-            Err(e) => Err(e),
+        let max = self.max_credits()?;
+        let fits = |wanted, max| self.fits(&usage, low..wanted, max);
+        let least = search(low, high, |wanted| fits(wanted, None))?;
+        // Few logs are too small for a shrink. Only of the result are maps and directories read.
+        if least == high || fits(least, Some(max))?.is_some() {
+            return Ok(least);
+        }
+        search(least + 1, high, |wanted| fits(wanted, Some(max)))
+    }
+
+    /// Returns the size that the volume gets if it is asked for the end of `sizes`; `None` if that
+    /// is too small, or less than their start. Transactions of more than `max` blocks make a size
+    /// too small; `None` leaves them out of account.
+    ///
+    /// # Errors
+    /// A damaged volume; the device's.
+    fn fits(&self, usage: &Usage, sizes: Range<u64>, max: Option<u32>) -> Result<Option<u64>> {
+        let plan = || -> Result<Option<u64>> {
+            let blocks = self.fit(sizes.end)?;
+            if blocks < sizes.start {
+                return Ok(None);
+            }
+            let plan = self.plan_shrink(usage, blocks)?;
+            if let Some(max) = max {
+                self.plan_numbers(&plan, blocks, max)?;
+            }
+            Ok(Some(blocks))
         };
-        let fits = |wanted| match fits(wanted) {
+        match plan() {
             Err(Error::Resize(_)) => Ok(None),
             other => other,
-        };
-        search(low, high, fits)
+        }
+    }
+
+    /// Plans the new numbers of inodes, and checks that each transaction of the shrink has at most
+    /// `max` blocks: a log that is too small is found before anything moves.
+    ///
+    /// # Errors
+    /// [`ResizeError::LogTooSmall`]; a damaged volume; the device's.
+    fn plan_numbers(&self, plan: &ShrinkPlan, blocks: u64, max: u32) -> Result<Renumber> {
+        let renumber = Renumber::plan(self, blocks, self.groups_of(blocks)?)?;
+        self.plan_cut(blocks, max)?;
+        renumber.check_credits(max)?;
+        if let Some(log) = &plan.log {
+            log.check_credits(self, max)?;
+        }
+        plan.moves.check_credits(self, max)?;
+        Ok(renumber)
+    }
+
+    /// Returns how many blocks a transaction can have.
+    fn max_credits(&self) -> Result<u32> {
+        Ok(self.open_journal(self.log.as_ref())?.max_credits())
     }
 
     /// Returns a size that the volume cannot be smaller than, by the counts of its bitmaps.
@@ -250,21 +289,33 @@ impl Resizing {
         Ok(None)
     }
 
-    /// Returns whether `flag` says that a bitmap of the group was never written.
-    pub(super) fn is_unwritten(&self, group: u32, flag: GroupFlags) -> bool {
+    /// Returns whether descriptors have checksums, and with them the flags of unwritten bitmaps.
+    pub(super) fn has_group_checksums(&self) -> bool {
         let ro = self.superblock.features().ro_compat;
         ro.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM)
+    }
+
+    /// Returns whether `flag` says that a bitmap of the group was never written.
+    pub(super) fn is_unwritten(&self, group: u32, flag: GroupFlags) -> bool {
+        self.has_group_checksums()
             && self.groups.get(group as usize).is_some_and(|desc| desc.flags.contains(flag))
     }
 
-    /// Returns the block bitmap of a group, verified, or as it would be written first.
+    /// Returns the block bitmap of a group, verified, or as it would be written first. All fixed
+    /// metadata is in use there.
+    ///
+    /// # Errors
+    /// [`Corrupt::BitmapMissesMetadata`](crate::error::Corrupt::BitmapMissesMetadata), a wrong
+    /// checksum; the device's.
     pub(super) fn bitmap_of(&self, group: u32) -> Result<Vec<u8>> {
+        let layout = self.superblock.layout();
         if self.is_unwritten(group, GroupFlags::BLOCK_UNINIT) {
-            return self.initial_bitmap(group);
+            return self.zones.initial_bitmap(&layout, group);
         }
         let desc = self.groups.get(group as usize).copied().unwrap_or_default();
         let map = self.device.read(desc.block_bitmap)?;
-        desc.verify_block_bitmap(&map, group, &self.superblock.layout(), &self.superblock.checksummer())?;
+        desc.verify_block_bitmap(&map, group, &layout, &self.superblock.checksummer())?;
+        self.zones.check_bitmap(&layout, group, &map)?;
         Ok(map)
     }
 
@@ -277,20 +328,6 @@ impl Resizing {
         let map = self.device.read(desc.inode_bitmap)?;
         desc.verify_inode_bitmap(&map, group, &self.superblock.layout(), &self.superblock.checksummer())?;
         Ok(Some(map))
-    }
-
-    /// Returns a bitmap in which only fixed structures are in use, those of other groups too.
-    fn initial_bitmap(&self, group: u32) -> Result<Vec<u8>> {
-        let sb: &Superblock = &self.superblock;
-        let layout = sb.layout();
-        let (first, len) = (layout.group_first_block(group)?, layout.group_blocks(group)?);
-        let mut map = vec![0; layout.block_size() as usize];
-        bitmap::set(&mut map, 0..layout.group_base_meta(group) as usize)?;
-        for run in self.fixed.within(first..first + u64::from(len)) {
-            bitmap::set(&mut map, (run.start - first) as usize..(run.end - first) as usize)?;
-        }
-        bitmap::set(&mut map, len as usize..layout.block_size() as usize * 8)?;
-        Ok(map)
     }
 }
 

@@ -1,8 +1,8 @@
 //! The owners of blocks: which file or structure has each block of a volume.
 //!
 //! All maps are read once, and checked against bitmaps and fixed structures: a run that its bitmap
-//! has as free, that lies in fixed structures or in the log, or that two files have, is damage. Of
-//! runs before a bound nothing is kept.
+//! has as free, that lies in fixed structures or in the log, or that two files have, is damage. So
+//! is a bitmap that has fixed structures as free. Of runs before a bound nothing is kept.
 
 use super::Resizing;
 use super::maps::{MapWalk, Visitor};
@@ -228,12 +228,17 @@ fn free_runs(volume: &Resizing) -> Result<FreeRuns> {
 }
 
 /// Calls `f` with each inode in use, and returns how many numbers each group has in use.
+///
+/// # Errors
+/// [`Corrupt::UnusedInodes`]: inodes that no bitmap has may be in use. Other damage; those of `f`;
+/// the device's.
 pub(super) fn each_inode(volume: &Resizing, mut f: impl FnMut(Inode) -> Result<()>) -> Result<Vec<u32>> {
     let (sb, device) = (&volume.superblock, &volume.device);
     let (layout, ctx) = (sb.layout(), sb.inode_context());
     let size = usize::from(layout.inode_size());
     let mut used = Vec::new();
     for (group, desc) in (0..).zip(&volume.groups) {
+        volume.slots(&layout, group).check_counts(group)?;
         let map = volume.inode_bitmap_of(group)?.unwrap_or_default();
         let per_group = if map.is_empty() { 0 } else { layout.inodes_per_group() as usize };
         used.push(bitmap::count_set(&map, 0..per_group) as u32);

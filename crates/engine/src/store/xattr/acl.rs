@@ -18,11 +18,16 @@ pub(super) fn get(store: &Store, inode: &Inode, name: Name<'_>) -> Result<Option
     check_allowed(store, inode)?;
     match find(store, inode, name)? {
         None => Ok(None),
-        Some(bytes) => match Acl::from_disk(&bytes) {
-            Ok(acl) if acl.entries.is_empty() => Ok(None),
-            Ok(acl) => Ok(Some(acl)),
-            Err(source) => Err(XattrError::Acl { ino: inode.ino, source }.into()),
-        },
+        Some(bytes) => decode(inode.ino, &bytes),
+    }
+}
+
+/// Returns the list of inode `ino` that is stored as `bytes`; `None` if it has no entries.
+pub(super) fn decode(ino: u32, bytes: &[u8]) -> Result<Option<Acl>> {
+    match Acl::from_disk(bytes) {
+        Ok(acl) if acl.entries.is_empty() => Ok(None),
+        Ok(acl) => Ok(Some(acl)),
+        Err(source) => Err(XattrError::Acl { ino, source }.into()),
     }
 }
 
@@ -67,7 +72,7 @@ pub(super) fn remove(txn: &mut Txn<'_>, inode: &mut Inode, name: Name<'_>) -> Re
 
 /// Checks that the inode can have an ACL: symbolic links have none, and no inode where ACLs do not
 /// count.
-fn check_allowed(store: &Store, inode: &Inode) -> Result<()> {
+pub(super) fn check_allowed(store: &Store, inode: &Inode) -> Result<()> {
     if !store.acl {
         return Err(Error::NotSupported("ACLs of a volume that was opened with noacl".into()));
     }

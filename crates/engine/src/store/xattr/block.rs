@@ -28,7 +28,10 @@ pub(super) fn of(store: &Store, inode: &Inode) -> Result<Option<Buffer>> {
     load(store, inode.ino, inode.file_acl)
 }
 
+/// Parses the attributes of a verified block. Hashes each of its values.
 pub(super) fn parse(ino: u32, block: u64, bytes: &[u8]) -> Result<Vec<Attr<'_>>> {
+    #[cfg(test)]
+    super::tests::count_parse();
     codec::parse_block(bytes).map_err(|source| XattrError::Block { ino, block, source }.into())
 }
 

@@ -10,18 +10,20 @@
 mod acl;
 mod block;
 mod share;
+#[cfg(test)]
+mod tests;
+mod value;
 
 pub(crate) use acl::{chmod_acl, inherit_acl};
 pub(crate) use share::Sharing;
 
 use crate::error::{Error, Result, XattrError};
+use crate::store::Store;
 use crate::store::txn::Txn;
-use crate::store::{Store, io};
 use lanefs_format::xattr::{self as codec, Attr, Name, Value, index};
-use lanefs_format::{Compat, Inode, InodeFlags, Superblock};
-
-/// The most bytes of a value that a program can read or write (`XATTR_SIZE_MAX`).
-const VALUE_MAX: u32 = 64 << 10;
+use lanefs_format::{Compat, Inode, Superblock};
+use std::collections::BTreeSet;
+use value::Stored;
 
 /// When [`Volume::set_xattr`](crate::Volume::set_xattr) makes and when it replaces an attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -45,24 +47,54 @@ pub(crate) fn get(store: &Store, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> 
         return Err(Error::NoData);
     }
     let name = Name::parse(name)?;
-    match name.index {
-        index::POSIX_ACL_ACCESS | index::POSIX_ACL_DEFAULT => {
-            Ok(acl::get(store, inode, name)?.ok_or(Error::NoData)?.to_xattr())
-        }
-        _ => find(store, inode, name)?.ok_or(Error::NoData),
+    match is_acl(name) {
+        true => Ok(acl::get(store, inode, name)?.ok_or(Error::NoData)?.to_xattr()),
+        false => find(store, inode, name)?.ok_or(Error::NoData),
     }
 }
 
 /// Returns the names of all attributes that programs see, prefixes included.
 pub(crate) fn list(store: &Store, inode: &Inode) -> Result<Vec<Vec<u8>>> {
-    let is_acl = |name: &Name<'_>| matches!(name.index, index::POSIX_ACL_ACCESS | index::POSIX_ACL_DEFAULT);
-    let shown = |attr: &Attr<'_>| attr.name.full().filter(|_| store.acl || !is_acl(&attr.name));
-    let mut names: Vec<_> = in_inode(inode)?.iter().filter_map(shown).collect();
-    if let Some(buffer) = block::of(store, inode)? {
-        let bytes = buffer.read();
-        names.extend(block::parse(inode.ino, buffer.block(), &bytes)?.iter().filter_map(shown));
-    }
+    let shown = |attr: &Attr<'_>| attr.name.full().filter(|_| store.acl || !is_acl(attr.name));
+    let mut names = Vec::new();
+    each_place(store, inode, |attrs| {
+        names.extend(attrs.iter().filter_map(shown));
+        Ok(())
+    })?;
     Ok(names)
+}
+
+/// Returns names and values of all attributes for which [`get`] returns a value, in the order of
+/// [`list`]. Parses each place once.
+///
+/// # Errors
+/// [`Error::XattrsTooLarge`] for more than `max` bytes, as the entries have them; the errors of a
+/// damaged volume.
+pub(crate) fn all(store: &Store, inode: &Inode, max: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let (mut left, mut seen, mut found) = (max, BTreeSet::new(), Vec::new());
+    each_place(store, inode, |attrs| {
+        for attr in attrs {
+            let Some(name) = readable(store, inode, attr.name) else { continue };
+            // Of two with one name, `get` returns the first.
+            if !seen.insert(name.clone()) {
+                continue;
+            }
+            let value = Stored::of(attr.value);
+            left = left.checked_sub(name.len() + value.len()).ok_or(Error::XattrsTooLarge)?;
+            found.push((name, is_acl(attr.name), value));
+        }
+        Ok(())
+    })?;
+    let mut all = Vec::with_capacity(found.len());
+    for (name, of_acl, value) in found {
+        let bytes = value.read(store, inode.ino)?;
+        let value = match of_acl {
+            true => acl::decode(inode.ino, &bytes)?.map(|acl| acl.to_xattr()),
+            false => Some(bytes),
+        };
+        all.extend(value.map(|value| (name, value)));
+    }
+    Ok(all)
 }
 
 /// Sets the attribute `name`, prefix included.
@@ -126,42 +158,50 @@ fn refuses_user(inode: &Inode, name: &[u8]) -> bool {
     name.starts_with(b"user.") && !inode.is_regular() && !inode.is_dir()
 }
 
+fn is_acl(name: Name<'_>) -> bool {
+    matches!(name.index, index::POSIX_ACL_ACCESS | index::POSIX_ACL_DEFAULT)
+}
+
+/// Returns the whole name of a stored attribute; `None` if no program can read it: its name is none
+/// that a program can give, or the inode can have no attribute of that kind.
+fn readable(store: &Store, inode: &Inode, name: Name<'_>) -> Option<Vec<u8>> {
+    let full = name.full().filter(|full| Name::parse(full).is_ok())?;
+    let allowed = match is_acl(name) {
+        true => acl::check_allowed(store, inode).is_ok(),
+        false => !refuses_user(inode, &full),
+    };
+    allowed.then_some(full)
+}
+
 fn in_inode(inode: &Inode) -> Result<Vec<Attr<'_>>> {
     codec::parse_inode(&inode.xattr_area)
         .map_err(|source| XattrError::Inode { ino: inode.ino, source }.into())
 }
 
+/// Calls `each` with the attributes in the inode, then with those in its block. The block's buffer
+/// is locked meanwhile, so `each` locks no other and does no I/O.
+fn each_place(store: &Store, inode: &Inode, mut each: impl FnMut(&[Attr<'_>]) -> Result<()>) -> Result<()> {
+    each(&in_inode(inode)?)?;
+    let Some(buffer) = block::of(store, inode)? else { return Ok(()) };
+    let bytes = buffer.read();
+    let attrs = block::parse(inode.ino, buffer.block(), &bytes)?;
+    each(&attrs)
+}
+
 /// Returns the stored bytes of one attribute.
 fn find(store: &Store, inode: &Inode, name: Name<'_>) -> Result<Option<Vec<u8>>> {
-    if let Some(attr) = in_inode(inode)?.iter().find(|a| a.name == name) {
-        return value_of(store, inode.ino, attr).map(Some);
-    }
+    let found = match in_inode(inode)?.iter().find(|a| a.name == name) {
+        Some(attr) => Some(Stored::of(attr.value)),
+        None => find_in_block(store, inode, name)?,
+    };
+    found.map(|value| value.read(store, inode.ino)).transpose()
+}
+
+fn find_in_block(store: &Store, inode: &Inode, name: Name<'_>) -> Result<Option<Stored>> {
     let Some(buffer) = block::of(store, inode)? else { return Ok(None) };
     let bytes = buffer.read();
     let attrs = block::parse(inode.ino, buffer.block(), &bytes)?;
-    let Some(found) = attrs.iter().find(|a| a.name == name) else { return Ok(None) };
-    value_of(store, inode.ino, found).map(Some)
-}
-
-fn value_of(store: &Store, ino: u32, attr: &Attr<'_>) -> Result<Vec<u8>> {
-    let (value_ino, size) = match attr.value {
-        Value::Bytes(bytes) => return Ok(bytes.to_vec()),
-        Value::Inode { ino, size } => (ino, size),
-    };
-    let broken = |rule| Error::from(XattrError::ValueInode { ino, value_ino, rule });
-    let holder = store.read_inode(value_ino)?;
-    if !holder.flags.contains(InodeFlags::EA_INODE) {
-        return Err(broken("lacks the flag of an attribute's inode"));
-    }
-    if holder.size != u64::from(size) {
-        return Err(broken("has another size than e_value_size"));
-    }
-    if size > VALUE_MAX {
-        return Err(broken("has more than the 65536 bytes that a value can have"));
-    }
-    let mut value = vec![0; size as usize];
-    let n = io::read_inode(store, &holder, 0, &mut value)?;
-    if n == value.len() { Ok(value) } else { Err(broken("ends early")) }
+    Ok(attrs.iter().find(|a| a.name == name).map(|a| Stored::of(a.value)))
 }
 
 /// Sets (or with no `value` removes) one attribute by its stored name and form.

@@ -159,3 +159,52 @@ fn a_file_that_cannot_be_written_out_ends_no_round() {
     drop((a, b));
     fs.close().unwrap();
 }
+
+/// What was mapped before the error is a part of the file: i_disksize is never more than i_size, or
+/// bytes of a write that failed would come back.
+#[test]
+fn a_write_that_fails_between_two_runs_keeps_the_first() {
+    let mut kept = 0;
+    for nth in 1.. {
+        let image =
+            Image::new("40M", &["-t", "ext4", "-b", "1024", "-O", "^uninit_bg,^metadata_csum,^flex_bg"]);
+        let options = OpenOptions::new().use_reserved(true).commit_interval(Duration::ZERO);
+        let (device, _, fs, [a, b]) = volume_in(&image, options);
+        // Afterwards it is known which blocks are free, and no bitmap is in memory.
+        write(&b, 0, &vec![1; 30 << 20]).unwrap();
+        b.content().truncate(0).unwrap();
+        fs.journal.sync().unwrap();
+        fs.journal.checkpoint().unwrap();
+        fs.journal.release();
+        device.fail_from(Op::Read, nth, 5);
+        let written = write(&a, 0, &vec![2; 16 << 20]);
+        let failures = device.failures();
+        device.heal();
+        let (size, disk_size) = (a.file().size(), a.file().disk_size());
+        assert!(disk_size <= size, "read {nth}: {disk_size} bytes on disk of {size}, {written:?}");
+        assert!(all(&a).iter().all(|byte| *byte == 2), "read {nth}: {written:?}");
+        // Inside of a batch.
+        kept += u32::from(written.is_err() && !size.is_multiple_of(8 << 20));
+        if failures == 0 {
+            written.unwrap();
+            break;
+        }
+    }
+    assert!(kept > 0, "no write failed between two runs");
+}
+
+/// The bytes are not there, but the end of the file has moved.
+#[test]
+fn a_late_write_that_fails_makes_a_new_version() {
+    let (device, _, fs, [a, _]) = volume(OpenOptions::new());
+    let before = a.attributes();
+    // The block bitmap cannot be read.
+    device.fail_from(Op::Read, 1, 5);
+    a.content().write_past(&[1; 8192], 0).unwrap_err();
+    device.heal();
+    let after = a.attributes();
+    assert_eq!((before.size, after.size), (0, 8192));
+    assert_ne!(after.version, before.version);
+    drop(a);
+    fs.close().unwrap();
+}

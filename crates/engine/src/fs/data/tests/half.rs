@@ -1,7 +1,7 @@
 //! Operations that fail in the middle: no part of one is committed.
 
 use super::*;
-use crate::{NewAttr, RenameFlags, Volume};
+use crate::{NewAttr, RenameFlags, SetAttr, Volume};
 use lanefs_device::{DeviceError, MemDevice, Op, forward_to};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -120,19 +120,24 @@ fn a_punch_whose_inode_cannot_be_read_frees_nothing() {
 
 /// Makes a file of 200 extents, in three leaves of 84 entries at most, and returns it with the
 /// blocks of its leaves.
-fn of_three_leaves(image: &Image) -> (u32, Vec<u64>) {
+pub(super) fn of_three_leaves(image: &Image) -> (u32, Vec<u64>) {
     let ino = image.file("f");
     let fs = image.open();
     let node = fs.inode(ino).unwrap();
     (0..200).for_each(|n| write(&node, n * 2048, &[1; 1024]).unwrap());
     drop(node);
     image.close(fs);
+    let leaves = leaves_of(image);
+    assert_eq!(leaves.len(), 3);
+    (ino, leaves)
+}
+
+/// Returns the blocks of the leaves in the map of the file "f", whose tree has one level.
+pub(super) fn leaves_of(image: &Image) -> Vec<u64> {
     let text = image.debugfs("ex f");
     let of_leaf = |line: &&str| line.starts_with(" 0/ 1");
     let block = |line: &str| line.split_whitespace().nth(7).unwrap().parse().unwrap();
-    let leaves: Vec<u64> = text.lines().filter(of_leaf).map(block).collect();
-    assert_eq!(leaves.len(), 3, "{text}");
-    (ino, leaves)
+    text.lines().filter(of_leaf).map(block).collect()
 }
 
 /// One that is damaged, or marked as free, costs its file alone: not the journal, and with it the
@@ -201,6 +206,44 @@ fn a_truncation_whose_neighbour_cannot_be_read_stops_no_other_file() {
     std::fs::write(image.path(), device.inner.to_bytes()).unwrap();
     assert!(run("e2fsck", &["-fn", &image.path()]).0 == 0);
     assert!(image.dump("f").is_empty());
+}
+
+/// A file that has its hash tree leaves the orphan list, which writes the inode of a neighbour
+/// there. If that cannot be read, the file has no tree.
+#[test]
+fn a_hash_tree_whose_neighbour_cannot_be_read_stops_no_other_file() {
+    let image = Image::new("64M", &["-t", "ext4", "-b", "1024", "-N", "8192", "-O", "^orphan_file"]);
+    let ino = image.file("f");
+    let device = BadBlock::of(&image);
+    let fs = small(&device);
+    let node = fs.inode(ino).unwrap();
+    write(&node, 0, &[1; 4096]).unwrap();
+    // On the list before the others.
+    fs.transact(20, |txn| node.update(txn, |txn, _| crate::store::orphan::add(txn, ino))).unwrap();
+    let attr = NewAttr { permissions: 0o644, uid: 0, gid: 0 };
+    let beside: Vec<InodeRef> = (0..8).map(|_| fs.root().unwrap().create_nameless(attr).unwrap()).collect();
+    fs.journal.sync().unwrap();
+    std::fs::write(image.path(), device.inner.to_bytes()).unwrap();
+    let newer = table_block(&image, beside[0].ino);
+    assert_ne!(newer, table_block(&image, ino));
+    evict(&fs);
+    device.arm(newer, 0);
+    let enable = || node.content().enable_verity(&Verity::default(), 0);
+    assert!(enable().is_err(), "the block was still cached");
+    device.heal();
+    assert!(!fs.journal.has_ended());
+    assert!(!node.content().is_verity());
+    node.content().truncate(4096).unwrap();
+    enable().unwrap();
+    assert_eq!(all(&node), [1; 4096]);
+    drop(beside);
+    assert!(fs.orphans.is_empty());
+    drop(node);
+    fs.close().unwrap();
+    drop(fs);
+    std::fs::write(image.path(), device.inner.to_bytes()).unwrap();
+    let (code, text) = run("e2fsck", &["-fn", &image.path()]);
+    assert_eq!(code, 0, "{text}");
 }
 
 /// The map tells which claims the pages had that a truncation drops. If it cannot be read, the next
@@ -281,6 +324,59 @@ fn a_rename_reads_nothing_after_its_first_change() {
             assert!(renamed.is_err(), "{at}");
         }
     }
+}
+
+/// Returns an access ACL of a file whose owner and others have these permissions. User 1000 and the
+/// group may read.
+fn acl(owner: u16, other: u16) -> Vec<u8> {
+    const NO_ID: u32 = u32::MAX;
+    let entries = [(1, owner, NO_ID), (2, 4, 1000), (4, 4, NO_ID), (16, 4, NO_ID), (32, other, NO_ID)];
+    let mut bytes = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        bytes.extend([tag, permissions].map(u16::to_le_bytes).as_flattened());
+        bytes.extend(id.to_le_bytes());
+    }
+    bytes
+}
+
+/// A new owner takes the capability away. A new mode then frees the block of attributes, because
+/// another file has the same list.
+#[test]
+fn a_change_of_owner_and_mode_reads_nothing_after_its_first_change() {
+    let image = Image::new("64M", &["-t", "ext4", "-b", "1024", "-N", "8192"]);
+    let device = BadBlock::of(&image);
+    let volume: Volume = small_options().open_device(device.clone()).unwrap();
+    let set = |path: &str, name: &str, value: &[u8]| {
+        volume.set_xattr(path, name, value, crate::SetXattr::Any).unwrap();
+    };
+    for (path, acl) in [("/a", acl(7, 4)), ("/b", acl(6, 0))] {
+        volume.write(path, b"").unwrap();
+        // The room in the inode.
+        set(path, "user.pad", &[7; 60]);
+        set(path, "system.posix_acl_access", &acl);
+    }
+    set("/a", "security.capability", &[1; 20]);
+    let (a, b) = (volume.open_file("/a").unwrap(), volume.open_file("/b").unwrap());
+    let blocks = || [&a, &b].map(|file| file.inode().state().file_acl);
+    let [own, other] = blocks();
+    assert!(own != 0 && other != 0 && own != other, "{own}, {other}");
+    let fs = &a.inode().fs;
+    let (group, _) = fs.layout().group_of_block(own).unwrap();
+    let bitmap = crate::store::alloc::read_desc(fs, group).unwrap().block_bitmap;
+    evict(fs);
+    device.arm(bitmap, 0);
+    let new = SetAttr { uid: Some(1), permissions: Some(0o640), ..SetAttr::default() };
+    let changed = a.set_attr(&new);
+    assert!(changed.is_err() && device.failures.load(Ordering::SeqCst) > 0, "{changed:?}");
+    device.heal();
+    assert!(!fs.journal.has_ended());
+    assert_eq!((a.metadata().uid(), blocks()), (0, [own, other]));
+    a.set_attr(&new).unwrap();
+    assert_eq!((a.metadata().uid(), blocks()), (1, [other, other]));
+    drop((a, b));
+    volume.close().unwrap();
+    std::fs::write(image.path(), device.inner.to_bytes()).unwrap();
+    image.close(image.open());
 }
 
 /// An inode that counts as many blocks as it can gets no more: neither its attributes nor the nodes

@@ -3,6 +3,7 @@
 mod ahead;
 mod batch;
 mod close;
+mod damaged;
 mod dax;
 mod ends;
 mod failures;
@@ -16,6 +17,7 @@ mod past;
 mod placed;
 mod power;
 mod promise;
+mod rounds;
 mod shift;
 mod sizes;
 mod sync;

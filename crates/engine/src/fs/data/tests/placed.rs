@@ -1,7 +1,7 @@
 //! Bytes that the caller itself puts on the device.
 
 use crate::fs::data::Placement;
-use crate::{Error, File, OpenOptions, Volume};
+use crate::{Error, File, OpenOptions, Volume, WritebackMode};
 use lanefs_device::{BlockDevice, DeviceError, MemDevice, Op};
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,4 +113,17 @@ fn gathered_blocks_are_those_of_a_write() {
         assert!(content(&file) == want);
         volume.close().unwrap();
     }
+}
+
+/// With `dioread_lock` blocks are mapped before their bytes are put.
+#[test]
+fn bytes_that_cannot_be_put_into_mapped_blocks_are_behind_the_end() {
+    let (device, volume) = volume(4096);
+    volume.close().unwrap();
+    let options = OpenOptions::new().write(true).commit_interval(Duration::ZERO);
+    let volume = options.writeback(WritebackMode::DioreadLock).open_device(device).unwrap();
+    let file = volume.create_file("/f").unwrap();
+    let failed = || DeviceError::new(Op::Write, 0, 0, std::io::ErrorKind::StorageFull.into());
+    file.write_placed(0..100_000, &mut |_| Err(failed().into())).unwrap_err();
+    assert_eq!(file.metadata().len(), 0);
 }

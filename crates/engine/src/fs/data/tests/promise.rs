@@ -141,6 +141,49 @@ fn take_all(fs: &Arc<Fs>) -> Vec<alloc::Reserved> {
     std::iter::from_fn(|| alloc::reserve(fs, 0, 1, Reach::Volume).ok()).collect()
 }
 
+/// A user changes a file of as many extents as its inode has room for, where only reserved blocks
+/// are left for the node that one more extent needs.
+#[test]
+fn a_split_takes_reserved_blocks() {
+    const BLOCK: u64 = 4096;
+    for mode in [FallocMode::PunchHole, FallocMode::CollapseRange, FallocMode::InsertRange] {
+        let image = Image::new("16M", KINDS[0]);
+        let ino = image.file("f");
+        let fs = image.open();
+        let node = fs.inode(ino).unwrap();
+        for i in 0..4 {
+            node.content().fallocate(FallocMode::Allocate, i * 100 * BLOCK, 8 * BLOCK).unwrap();
+        }
+        node.sync_all().unwrap();
+        let held = alloc::keeping_reserved(true, || take_all(&fs));
+        let left = fs.alloc.free_blocks();
+        assert!(left > 0, "no block is reserved");
+        let change = || node.content().fallocate(mode, 3 * BLOCK, BLOCK);
+        crate::Volume::keeping_reserved(change).unwrap_or_else(|e| panic!("{mode:?}: {e}"));
+        assert_eq!(fs.alloc.free_blocks(), left - 1, "{mode:?}");
+        drop((node, held));
+        image.close(fs);
+    }
+}
+
+/// A user's file that would fit only in reserved blocks is refused before it has taken others.
+#[test]
+fn a_preallocation_that_needs_reserved_blocks_takes_none() {
+    let image = Image::new("16M", KINDS[0]);
+    let ino = image.file("f");
+    let fs = image.open();
+    let node = fs.inode(ino).unwrap();
+    let before = fs.statfs();
+    let blocks = before.blocks_available + (before.blocks_free - before.blocks_available) / 2;
+    let allocate = || node.content().fallocate(FallocMode::Allocate, 0, blocks * 4096);
+    let refused = crate::Volume::keeping_reserved(allocate);
+    assert!(matches!(refused, Err(Error::NoSpace)), "{refused:?}");
+    assert_eq!(fs.statfs(), before);
+    allocate().unwrap();
+    drop(node);
+    image.close(fs);
+}
+
 /// Pages become dirty while the file's tree is small. Before they are written out, writes past the
 /// cache fill as many leaves.
 #[test]
@@ -267,7 +310,7 @@ impl BlockDevice for Refusing {
         {
             // In another thread, because this one holds locks.
             let refused = std::thread::spawn(move || {
-                let refused = node.content().claim(std::slice::from_ref(&(260..261)));
+                let refused = node.content().claim(std::iter::once(260..261));
                 assert!(matches!(refused, Err(Error::NoSpace)), "{refused:?}");
                 alloc::claim(&node.fs, node.fs.alloc.free_blocks()).unwrap()
             });

@@ -1,8 +1,8 @@
 //! The commits and flushes that a sync waits for.
 
-use crate::{File, OpenOptions, Volume};
+use crate::{Error, File, OpenOptions, Volume};
 use lanefs_device::{BlockDevice, MemDevice, forward_to};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -196,4 +196,51 @@ fn many_files_are_written_to_a_server_at_a_time() {
         let volume: Volume = OpenOptions::new().open_device(device).unwrap();
         (0..100).for_each(|i| assert_eq!(volume.read(format!("/{i}")).unwrap(), [i as u8; 5000]));
     }
+}
+
+/// A device beside whose first read of the byte `at` a writeback of the file fails.
+#[derive(Debug)]
+struct FailingBeside {
+    inner: MemDevice,
+    at: AtomicU64,
+    file: Mutex<Option<File>>,
+}
+
+impl BlockDevice for FailingBeside {
+    forward_to!(inner: size read_only write_at flush discard);
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> lanefs_device::Result<()> {
+        let at = self.at.load(Ordering::SeqCst);
+        if (offset..offset + buf.len() as u64).contains(&at)
+            && let Some(file) = self.file.lock().unwrap().take()
+        {
+            file.inode().file().note_failure();
+        }
+        self.inner.read_at(buf, offset)
+    }
+}
+
+/// The sync of a piece is the only one that is told of the failure.
+#[test]
+fn a_copy_tells_of_a_writeback_that_fails_between_two_pieces() {
+    const MIB: u64 = 1 << 20;
+    let inner = MemDevice::new(32 << 20);
+    lanefs_mkfs::format(&inner, &lanefs_mkfs::Options::default()).unwrap();
+    let (at, file) = Default::default();
+    let device = Arc::new(FailingBeside { inner, at, file });
+    let options = OpenOptions::new().write(true).commit_interval(Duration::ZERO);
+    let volume: Volume = options.open_device(device.clone()).unwrap();
+    volume.write("/from", &vec![1; 3 * MIB as usize]).unwrap();
+    volume.sync().unwrap();
+    let from = volume.open_file("/from").unwrap().with_direct(true);
+    let to = volume.open_options().write(true).create(true).sync(true).open("/to").unwrap();
+    let second = from.fiemap(MIB..2 * MIB, 1).unwrap()[0];
+    device.at.store(second.physical + MIB - second.logical, Ordering::SeqCst);
+    *device.file.lock().unwrap() = Some(to.clone());
+    let copied = from.copy_range(0, &to, 0, 3 * MIB);
+    assert!(device.file.lock().unwrap().is_none(), "the second piece was not read: {copied:?}");
+    let told = copied.err().or(to.sync_all().err());
+    assert!(matches!(told, Some(Error::Lost { .. })), "{told:?}");
+    drop((from, to));
+    volume.close().unwrap();
 }

@@ -1,7 +1,7 @@
 //! What other threads do while a file gets its hash tree.
 
 use super::*;
-use crate::Volume;
+use crate::{File, Io, Volume};
 use lanefs_device::{AlignedBuf, forward_to};
 use lanefs_format::InodeFlags;
 use lanefs_sim::{Image as Medium, RecordingDevice};
@@ -98,13 +98,13 @@ fn a_cut_while_a_file_gets_its_tree_and_its_name() {
 }
 
 /// Reads are served while the tree is written. A truncation is refused, and does not wait: reads
-/// would wait behind it.
+/// would wait behind it. So are overwrites in place, each alone and in a batch.
 #[test]
 fn a_file_is_read_while_it_gets_its_tree() {
     let (device, volume) = open(&["-O", "^orphan_file"]);
     volume.write("/f", &vec![7; SIZE as usize]).unwrap();
     volume.sync().unwrap();
-    let file = volume.open_file("/f").unwrap();
+    let file = volume.open_options().read(true).write(true).open("/f").unwrap();
     let (other, reads) = (file.clone(), Arc::new(Mutex::new(0)));
     let count = Arc::clone(&reads);
     *device.act.lock().unwrap() = Some(Box::new(move |_| {
@@ -113,6 +113,10 @@ fn a_file_is_read_while_it_gets_its_tree() {
         assert!(room.iter().all(|byte| *byte == 7));
         let cut = content.truncate(0);
         assert!(matches!(cut, Err(Error::TextBusy)), "{cut:?}");
+        let (direct, new) = (other.with_direct(true), AlignedBuf::zeroed(4096));
+        let mut written = File::run_batch(&mut [Io::write(&direct, &new, 0), Io::write(&direct, &new, 8192)]);
+        written.push(direct.try_write_at(&new, 0));
+        assert!(written.iter().all(|done| matches!(done, Err(Error::TextBusy))), "{written:?}");
         *count.lock().unwrap() += 1;
     }));
     file.enable_verity(&Verity::default()).unwrap();

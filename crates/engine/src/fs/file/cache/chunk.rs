@@ -48,7 +48,7 @@ impl Default for Box<Chunk> {
 
 impl Chunk {
     /// Makes a chunk with room for its first `pages` pages, and without any.
-    fn with_room(pages: usize) -> Box<Self> {
+    pub(super) fn with_room(pages: usize) -> Box<Self> {
         match pages {
             0..=1 => Box::<ChunkOf<[Option<Page>; 1]>>::default(),
             2..=4 => Box::<ChunkOf<[Option<Page>; 4]>>::default(),

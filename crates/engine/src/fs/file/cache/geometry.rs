@@ -101,7 +101,7 @@ pub(super) fn bits(first: u32, end: u32) -> u64 {
 }
 
 /// Returns the runs of a set, in order.
-pub(super) fn runs(mut set: u64) -> impl Iterator<Item = Range<u32>> {
+pub(super) fn runs(mut set: u64) -> impl Iterator<Item = Range<u32>> + Clone {
     std::iter::from_fn(move || {
         let start = set.trailing_zeros();
         if start == 64 {
@@ -110,6 +110,20 @@ pub(super) fn runs(mut set: u64) -> impl Iterator<Item = Range<u32>> {
         let end = start + (set >> start).trailing_ones();
         set &= !bits(start, end);
         Some(start..end)
+    })
+}
+
+/// Joins runs that follow each other.
+pub(super) fn joined(
+    runs: impl Iterator<Item = Range<u32>> + Clone,
+) -> impl Iterator<Item = Range<u32>> + Clone {
+    let mut runs = runs.peekable();
+    std::iter::from_fn(move || {
+        let mut run = runs.next()?;
+        while let Some(next) = runs.next_if(|next| next.start == run.end) {
+            run.end = next.end;
+        }
+        Some(run)
     })
 }
 
@@ -151,6 +165,8 @@ mod tests {
         assert_eq!(bits(63, 64), 1 << 63);
         assert_eq!(runs(0b1011 | 1 << 63).collect::<Vec<_>>(), [0..2, 3..4, 63..64]);
         assert_eq!((runs(u64::MAX).next(), runs(u64::MAX).count()), (Some(0..64), 1));
+        let apart = [0..2, 2..3, 4..5, 5..6, 6..9, 10..11];
+        assert_eq!(joined(apart.into_iter()).collect::<Vec<_>>(), [0..3, 4..9, 10..11]);
         assert_eq!(lowest(0b1011_0100, 2), 0b0001_0100);
         assert_eq!(lowest(0b101, 9), 0b101);
     }

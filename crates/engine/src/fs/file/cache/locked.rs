@@ -113,9 +113,10 @@ impl<'f> Locked<'f> {
     /// page in writeback by a copy.
     pub(super) fn own_pages(&mut self, blocks: u64) {
         let (geo, shard, pool) = (self.geo(), self.shard(), &self.file.cache.pool);
-        let chunk = self.slot.get_or_insert_default();
         let highest = (0..PAGES).rev().find(|p| blocks & geo.page_mask(*p) != 0);
-        chunk.make_room(highest.map_or(0, |p| p + 1));
+        let room = highest.map_or(0, |p| p + 1);
+        let chunk = self.slot.get_or_insert_with(|| Chunk::with_room(room));
+        chunk.make_room(room);
         let pages = &mut chunk.pages;
         let mut owned = |p: usize| pages[p].as_mut().is_some_and(|page| page.get_mut().is_some());
         let wanted = |p: &usize| blocks & geo.page_mask(*p) != 0 && !owned(*p);

@@ -1,7 +1,7 @@
 //! Spans: blocks that are locked to be filled or written.
 
-use super::file::{FileCache, push_runs};
-use super::geometry::Geometry;
+use super::file::FileCache;
+use super::geometry::{Geometry, joined, runs};
 use super::locked::Locked;
 use std::iter;
 use std::ops::Range;
@@ -54,7 +54,7 @@ impl<'f> Span<'f> {
         Some(Self { geo, first, rest })
     }
 
-    fn locks(&self) -> impl Iterator<Item = &Locked<'f>> {
+    fn locks(&self) -> impl Iterator<Item = &Locked<'f>> + Clone {
         iter::once(&self.first).chain(&self.rest)
     }
 
@@ -65,21 +65,26 @@ impl<'f> Span<'f> {
     /// Returns the runs of `blocks` that are not up to date.
     #[cfg(test)]
     pub(crate) fn missing(&self, blocks: Range<u32>) -> Vec<Range<u32>> {
-        self.runs(&blocks, |lock| !lock.uptodate())
+        self.runs(blocks, |lock| !lock.uptodate()).collect()
     }
 
     /// Returns the runs of `blocks` that are neither dirty nor in writeback: space for them must be
     /// claimed before they become dirty.
-    pub(crate) fn clean(&self, blocks: Range<u32>) -> Vec<Range<u32>> {
-        self.runs(&blocks, |lock| !lock.pending())
+    pub(crate) fn clean(&self, blocks: Range<u32>) -> impl Iterator<Item = Range<u32>> + Clone {
+        self.runs(blocks, |lock| !lock.pending())
     }
 
-    fn runs(&self, blocks: &Range<u32>, set: impl Fn(&Locked<'f>) -> u64) -> Vec<Range<u32>> {
-        let mut list = Vec::new();
-        for lock in self.locks() {
-            push_runs(&mut list, self.geo.first_block(lock.no), self.geo.mask(lock.no, blocks) & set(lock));
-        }
-        list
+    fn runs(
+        &self,
+        blocks: Range<u32>,
+        set: impl Fn(&Locked<'f>) -> u64 + Clone,
+    ) -> impl Iterator<Item = Range<u32>> + Clone {
+        let geo = self.geo;
+        joined(self.locks().flat_map(move |lock| {
+            let first = geo.first_block(lock.no);
+            let runs = runs(geo.mask(lock.no, &blocks) & set(lock));
+            runs.map(move |run| first + run.start..first.saturating_add(run.end))
+        }))
     }
 
     /// Returns the blocks, two at most, that a write of `len` bytes at `offset` covers only in part

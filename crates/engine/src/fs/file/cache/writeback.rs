@@ -68,8 +68,6 @@ impl Item {
 pub(crate) struct WritebackBatch {
     file: Arc<FileCache>,
     items: Vec<Item>,
-    /// Chunks, and their blocks that were taken.
-    taken: Vec<(u32, u64)>,
     ended: bool,
 }
 
@@ -79,7 +77,7 @@ impl FileCache {
     /// are in writeback already.
     pub(crate) fn take_dirty(&self, blocks: Range<u32>, max: u64) -> Option<WritebackBatch> {
         let geo = self.geo();
-        let (mut items, mut taken) = (Vec::new(), Vec::new());
+        let mut items = Vec::new();
         let mut left = (max / geo.block_size() as u64).max(1);
         let chunks = geo.chunks(&blocks);
         let mut from = chunks.start;
@@ -109,11 +107,10 @@ impl FileCache {
             chunk.dirty &= !set;
             chunk.writeback |= set;
             left -= u64::from(set.count_ones());
-            taken.push((no, set));
         }
-        let file = self.weak().upgrade().filter(|_| !taken.is_empty());
+        let file = self.weak().upgrade().filter(|_| !items.is_empty());
         match file {
-            Some(file) => Some(WritebackBatch { file, items, taken, ended: false }),
+            Some(file) => Some(WritebackBatch { file, items, ended: false }),
             None => {
                 self.writeback_ends();
                 None
@@ -148,7 +145,7 @@ impl WritebackBatch {
     /// Returns how many blocks.
     #[cfg(test)]
     pub(crate) fn blocks(&self) -> u64 {
-        self.taken.iter().map(|(_, set)| u64::from(set.count_ones())).sum()
+        self.items.iter().map(|item| u64::from(item.blocks)).sum()
     }
 
     /// Ends the writeback: the blocks are on the device. Blocks that were not written again
@@ -171,9 +168,14 @@ impl WritebackBatch {
         }
         let geo = self.file.geo();
         let mut items = std::mem::take(&mut self.items).into_iter().peekable();
-        for (no, set) in std::mem::take(&mut self.taken) {
+        while let Some(no) = items.peek().map(|item| geo.chunk_of(item.lblk)) {
+            let mut set = 0;
             let here = iter::from_fn(|| items.next_if(|item| geo.chunk_of(item.lblk) == no));
-            self.file.cache.pool.give_back(self.file.shard(no), here.map(|item| Page::Shared(item.page)));
+            let pages = here.map(|item| {
+                set |= geo.mask(no, &(item.lblk..item.end()));
+                Page::Shared(item.page)
+            });
+            self.file.cache.pool.give_back(self.file.shard(no), pages);
             let mut locked = self.file.lock(no);
             let Some(chunk) = locked.get_mut() else { continue };
             chunk.dirty |= set & geo.mask(no, &again) & chunk.uptodate & !chunk.cancelled;

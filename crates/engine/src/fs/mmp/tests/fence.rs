@@ -1,8 +1,8 @@
 //! What a holder may write, and when it has lost its volume.
 
 use super::*;
-use lanefs_device::{RepeatGuard, forward_to};
-use std::sync::OnceLock;
+use lanefs_device::{RepeatCheck, RepeatGuard, forward_to};
+use std::sync::atomic::AtomicBool;
 
 #[test]
 fn a_volume_is_held_while_it_is_open() {
@@ -219,18 +219,43 @@ fn a_slow_look_is_repeated() {
     }
 }
 
-/// A device that keeps what it is to ask before it repeats writes: now, and at its first flush.
-#[derive(Debug)]
+type AtFlush = Box<dyn FnMut(&RepeatCheck) + Send>;
+
+/// A device that keeps what it is to ask before it repeats writes. Before each flush `at_flush`
+/// gets it: a connection that is lost then is made again while writes are to be repeated.
 struct Repeating {
     below: Arc<MemDevice>,
     guard: Mutex<Option<RepeatGuard>>,
-    at_first_flush: OnceLock<Option<RepeatGuard>>,
+    at_flush: Mutex<Option<AtFlush>>,
+}
+
+impl fmt::Debug for Repeating {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Repeating")
+    }
 }
 
 impl Repeating {
     fn new(shared: &Shared) -> Arc<Self> {
-        let (below, guard) = (shared.device.clone(), Mutex::default());
-        Arc::new(Self { below, guard, at_first_flush: OnceLock::new() })
+        let below = shared.device.clone();
+        Arc::new(Self { below, guard: Mutex::default(), at_flush: Mutex::default() })
+    }
+
+    fn check(&self) -> Arc<RepeatCheck> {
+        self.guard.lock().unwrap().clone().expect("a guard").check
+    }
+
+    /// Runs `act` at the first flush at which it finds what it waits for. Returns whether that has
+    /// come.
+    fn at_flush(&self, mut act: impl FnMut(&RepeatCheck) -> bool + Send + 'static) -> Arc<AtomicBool> {
+        let done = Arc::new(AtomicBool::new(false));
+        let is_done = Arc::clone(&done);
+        *self.at_flush.lock().unwrap() = Some(Box::new(move |check: &RepeatCheck| {
+            if !is_done.load(Ordering::Relaxed) && act(check) {
+                is_done.store(true, Ordering::Relaxed);
+            }
+        }));
+        done
     }
 }
 
@@ -238,12 +263,37 @@ impl BlockDevice for Repeating {
     forward_to!(below: size read_only read_at write_at discard);
 
     fn flush(&self) -> lanefs_device::Result<()> {
-        let _ = self.at_first_flush.set(self.guard.lock().unwrap().clone());
+        let guard = self.guard.lock().unwrap().clone();
+        if let (Some(guard), Some(act)) = (guard, &mut *self.at_flush.lock().unwrap()) {
+            act(guard.check.as_ref());
+        }
         self.below.flush()
     }
 
     fn guard_repeats(&self, guard: RepeatGuard) {
         *self.guard.lock().unwrap() = Some(guard);
+    }
+}
+
+/// Checks that nothing is repeated over the claim of another host, nor over its end. Leaves the
+/// block as it was.
+fn assert_guarded(block: &MmpBlock, check: &RepeatCheck) {
+    let own = block.read_bytes().unwrap();
+    let claims = [(7, "another one has taken the volume"), (EXT4_MMP_SEQ_CLEAN, "its claim was ended")];
+    for (seq, reason) in claims {
+        block.write(&other(seq)).unwrap();
+        let refused = check(&block.read_bytes().unwrap()).unwrap_err();
+        assert!(refused.contains(reason), "{refused}");
+    }
+    block.write_bytes(&own).unwrap();
+}
+
+/// Checks that a device with nothing to repeat goes on, whichever host has the volume.
+fn assert_unguarded(shared: &Shared, device: &Repeating) {
+    let check = device.check();
+    for seq in [7, EXT4_MMP_SEQ_CLEAN] {
+        shared.put(seq);
+        check(&shared.block.read_bytes().unwrap()).unwrap();
     }
 }
 
@@ -255,15 +305,20 @@ fn a_claim_that_was_given_back_repeats_nothing_over_the_next_one() {
     let device = Repeating::new(&shared);
     let volume = shared.open_on(device.clone(), &Arc::new(Clock::default())).unwrap();
     volume.write("/a", b"1").unwrap();
+    let block = shared.other_block();
+    let asked = device.at_flush(move |check| {
+        let now = block.read_bytes().unwrap();
+        let is_given_back = block.parse(&now).unwrap().state() == MmpState::Clean;
+        if is_given_back {
+            check(&now).unwrap();
+            assert_guarded(&block, check);
+        }
+        is_given_back
+    });
     volume.close().unwrap();
-    let check = device.guard.lock().unwrap().clone().unwrap().check;
-    let now = || shared.block.read_bytes().unwrap();
+    assert!(asked.load(Ordering::Relaxed));
     assert_eq!(shared.mmp().state(), MmpState::Clean);
-    check(&now()).unwrap();
-    shared.writer()(7);
-    assert!(check(&now()).unwrap_err().contains("another one has taken the volume"));
-    shared.writer()(EXT4_MMP_SEQ_CLEAN);
-    check(&now()).unwrap_err();
+    assert_unguarded(&shared, &device);
 }
 
 /// A connection that is lost before the first write of a claim, or of its end by a command, is
@@ -271,45 +326,75 @@ fn a_claim_that_was_given_back_repeats_nothing_over_the_next_one() {
 #[test]
 fn a_first_write_is_repeated_over_no_other_claim() {
     let shared = Shared::new();
-    let now = || shared.block.read_bytes().unwrap();
     for clears in [false, true] {
-        let (before, device) = (now(), Repeating::new(&shared));
+        let (before, device) = (shared.block.read_bytes().unwrap(), Repeating::new(&shared));
+        let block = shared.other_block();
+        let asked = device.at_flush(move |check| {
+            let own = block.read_bytes().unwrap();
+            assert!(before[..] != own[..]);
+            let torn = [&own[..512], &before[512..]].concat();
+            for expected in [&before[..], &own[..], &torn[..]] {
+                check(expected).unwrap();
+            }
+            assert_guarded(&block, check);
+            check(&[1; 4096][..own.len()]).unwrap_err();
+            true
+        });
         if clears {
             mmp::clear(device.clone(), OpenOptions::new(), true).unwrap();
+            assert_unguarded(&shared, &device);
         } else {
             // As of a host that has died.
             std::mem::forget(shared.open_on(device.clone(), &Arc::new(Clock::default())).unwrap());
         }
-        let check = device.at_first_flush.get().unwrap().clone().expect("a guard").check;
-        let own = now();
-        assert!(before[..] != own[..]);
-        let torn = [&own[..512], &before[512..]].concat();
-        for expected in [&before[..], &own[..], &torn[..]] {
-            check(expected).unwrap();
-        }
-        shared.put(7);
-        assert!(check(&now()).unwrap_err().contains("another one has taken the volume"));
-        shared.put(EXT4_MMP_SEQ_CLEAN);
-        assert!(check(&now()).unwrap_err().contains("its claim was ended"));
-        check(&[1; 4096][..own.len()]).unwrap_err();
-        shared.block.write_bytes(&own).unwrap();
+        assert!(asked.load(Ordering::Relaxed));
     }
 }
 
+/// A host that has lost the race for a volume has nothing to repeat.
+#[test]
+fn a_device_outlives_a_claim_that_came_too_late() {
+    let shared = Shared::new();
+    let (device, clock, put) = (Repeating::new(&shared), Arc::new(Clock::default()), shared.writer());
+    *clock.hook.lock().unwrap() = Some(Box::new(move |_| put(9)));
+    assert!(matches!(mmp_error(shared.open_on(device.clone(), &clock)), MmpError::InUse(_)));
+    assert_unguarded(&shared, &device);
+}
+
 /// A connection that is lost while the protection is taken off: the block may hold anything, but
-/// until that is durable another host may claim the volume.
+/// until that is durable another host may claim the volume. Behind it the volume may get protection
+/// again.
 #[test]
 fn a_claim_that_was_dissolved_repeats_nothing_over_another_one() {
     let shared = Shared::new();
     let device = Repeating::new(&shared);
-    let options = OpenOptions::new().mmp_clock(Arc::new(Clock::default()));
-    mmp::disable(device.clone(), options).unwrap();
-    let check = device.guard.lock().unwrap().clone().unwrap().check;
-    let now = || shared.block.read_bytes().unwrap();
-    check(&now()).unwrap();
-    check(&[1; 4096][..now().len()]).unwrap();
+    let options = || OpenOptions::new().mmp_clock(Arc::new(Clock::default()));
+    let block = shared.other_block();
+    let asked = device.at_flush(move |check| {
+        let is_dissolved = check(&[1; 4096][..block.size]).is_ok();
+        if is_dissolved {
+            check(&block.read_bytes().unwrap()).unwrap();
+            assert_guarded(&block, check);
+        }
+        is_dissolved
+    });
+    mmp::disable(device.clone(), options()).unwrap();
+    assert!(asked.load(Ordering::Relaxed));
+    mmp::enable(device.clone(), options(), 1).unwrap();
+    assert_unguarded(&shared, &device);
+}
+
+/// What a lost claim has not flushed is never repeated.
+#[test]
+fn a_claim_that_was_lost_guards_the_device_for_good() {
+    let shared = Shared::new();
+    let (device, clock) = (Repeating::new(&shared), Arc::new(Clock::default()));
+    let volume = shared.open_on(device.clone(), &clock).unwrap();
+    volume.write("/a", b"1").unwrap();
     shared.put(7);
-    assert!(check(&now()).unwrap_err().contains("another one has taken the volume"));
+    clock.pass(HOUR);
+    volume.close().unwrap_err();
+    assert_guarded(&shared.block, device.check().as_ref());
 }
 
 /// A device lends no memory past the fence.

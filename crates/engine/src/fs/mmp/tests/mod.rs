@@ -136,10 +136,15 @@ impl Shared {
         OpenOptions::new().write(true).threads(false).mmp_clock(clock.clone()).open_device(device)
     }
 
+    /// The block, for a hook to own.
+    fn other_block(&self) -> MmpBlock {
+        let below: Arc<dyn BlockDevice> = self.device.clone();
+        MmpBlock::of(&below, &read_super(&*below).unwrap()).unwrap().unwrap()
+    }
+
     /// A writer of the block that a hook can own.
     fn writer(&self) -> impl Fn(u32) + Send + use<> {
-        let below: Arc<dyn BlockDevice> = self.device.clone();
-        let block = MmpBlock::of(&below, &read_super(&*below).unwrap()).unwrap().unwrap();
+        let block = self.other_block();
         move |seq| drop(block.write(&other(seq)).unwrap())
     }
 }

@@ -158,23 +158,21 @@ fn write_node(
 /// 0 becomes the root. The caller has claimed space for one block.
 pub(in crate::store::dir) fn convert(txn: &mut Txn<'_>, inode: &mut Inode) -> Result<()> {
     let ino = inode.ino;
-    let old = {
-        let dir = Dir::new(txn.store(), inode)?;
-        dir.leaf(0)?
-    };
-    let (lblk, buffer) = append(txn, inode)?;
-    let dir = Dir::new(txn.store(), inode)?;
-    check_distinct(&dir, lblk, &buffer, 0, &old)?;
+    let old = Dir::new(txn.store(), inode)?.leaf(0)?;
     let copy = old.read().to_vec();
-    let mut all = entries(&copy, dir.layout()).flatten();
+    let mut all = entries(&copy, &txn.store().dirs().layout).flatten();
     let mut dot = |name: &'static str| match all.next() {
         Some(e) if e.name == name.as_bytes() && e.inode != 0 => Ok(e.inode),
         _ => Err(DirError::Dots { ino, name }),
     };
+    // Before the first change.
     let (own, parent) = (dot(".")?, dot("..")?);
     if own != ino {
         return Err(DirError::Dots { ino, name: "." }.into());
     }
+    let (lblk, buffer) = append(txn, inode)?;
+    let dir = Dir::new(txn.store(), inode)?;
+    check_distinct(&dir, lblk, &buffer, 0, &old)?;
     dir.change(txn, &buffer, Role::Leaf, |bytes| {
         leaf::pack(bytes, dir.layout(), all.filter(|e| e.inode != 0))
             .map_err(|rule| dir.bad_leaf(lblk, buffer.block(), rule))

@@ -246,3 +246,60 @@ fn checksums_are_verified() {
         assert_eq!(said.errno(), 117);
     }
 }
+
+/// A directory of one block becomes indexed when that is full, and its dots go into the index.
+#[test]
+fn a_directory_without_dots_stops_no_other() {
+    for (name, at) in [(".", 8), ("..", 12 + 8)] {
+        let volume = Volume::new(8 << 20, &["-b", "1024"]);
+        let (fs, mut filled) = (&volume.fs, volume.make());
+        let rename = |txn: &mut Txn<'_>| {
+            let inode = filled.dir.state();
+            let dir = Dir::new(fs, &inode)?;
+            dir.change(txn, &dir.leaf(0)?, Role::Leaf, |bytes| {
+                bytes[at] = b'x';
+                Ok(())
+            })
+        };
+        fs.transact(1, rename).unwrap();
+        let full = (0..100).find_map(|n| filled.insert(fs, format!("{n:0>200}").as_bytes()).err());
+        let missing = match &full {
+            Some(Error::Dir(DirError::Dots { name, .. })) => *name,
+            _ => "none",
+        };
+        assert_eq!(missing, name, "{full:?}");
+        assert!(!fs.journal.has_ended() && !filled.indexed(), "{name}");
+        fs.sync().unwrap();
+    }
+}
+
+/// Another thread has broken a root that was verified, as through a directory with the same block.
+#[test]
+fn a_broken_root_is_locked_once() {
+    let sample = sample(120, &[]);
+    let fs = open(&Arc::new(MemDevice::from_bytes(sample.bytes)));
+    let inode = fs.inode(sample.dir).unwrap().state().clone();
+    let (root, _) = Dir::new(&fs, &inode).unwrap().root().unwrap();
+    fs.transact(1, |txn| {
+        // The version of the hash.
+        txn.write(&root)?[28] = 0xEE;
+        Ok(())
+    })
+    .unwrap();
+    let (done, ended) = std::sync::mpsc::channel();
+    for writes in [false, true] {
+        let (fs, inode, root, done) = (Arc::clone(&fs), inode.clone(), root.clone(), done.clone());
+        std::thread::spawn(move || {
+            for _ in 0..20_000 {
+                match writes {
+                    true => fs.transact(1, |txn| txn.write(&root).map(drop)).unwrap(),
+                    false => assert!(Dir::new(&fs, &inode).unwrap().root().is_err()),
+                }
+            }
+            done.send(()).unwrap();
+        });
+    }
+    for _ in 0..2 {
+        ended.recv_timeout(std::time::Duration::from_secs(60)).expect("the threads wait for each other");
+    }
+}

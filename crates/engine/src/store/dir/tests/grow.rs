@@ -1,6 +1,7 @@
 //! Directories that grow through every form, up to the limits of the format.
 
 use super::*;
+use crate::store::alloc::{self, Reach};
 
 #[test]
 fn every_block_size() {
@@ -83,4 +84,42 @@ fn a_full_volume_stops_between_two_steps() {
         filled.settle(&volume.fs);
         volume.judge();
     }
+}
+
+/// A directory without extents becomes indexed, for which it needs two blocks that 32 bits can
+/// number, and there is one. The test lowers that bound, in place of a volume of more than 16 TiB.
+#[test]
+fn a_map_of_numbers_grows_by_blocks_that_it_can_number() {
+    let volume = Volume::new(64 << 20, &["-b", "1024", "-O", "^extents,^64bit"]);
+    let (fs, mut filled) = (&volume.fs, volume.make());
+    let name = |n: u32| format!("{n:0>200}").into_bytes();
+    for n in 0..4 {
+        filled.insert(fs, &name(n)).unwrap();
+    }
+    assert_eq!(filled.dir.state().size, 1024);
+    fs.alloc.set_low_blocks(fs.layout().group_first_block(2).unwrap());
+    let mut taken = Vec::new();
+    while let Ok(run) = alloc::reserve(fs, 0, 1 << 15, Reach::Low) {
+        taken.push(run);
+    }
+    let last = taken.last_mut().unwrap();
+    drop(last.split_off(last.len() - 1));
+    let free = fs.alloc.free_blocks();
+    assert!(free > 10_000, "{free}");
+
+    let full = filled.insert(fs, &name(4)).unwrap_err();
+    assert!(matches!(full, Error::NoSpace), "{full}");
+    assert_eq!(fs.alloc.free_blocks(), free);
+    assert!(!filled.indexed());
+    fs.sync().unwrap();
+    drop(taken);
+    for n in 4..400 {
+        filled.insert(fs, &name(n)).unwrap();
+    }
+    assert!(filled.indexed());
+    // What a growth did not need was given back.
+    assert_eq!(fs.alloc.free_on_disk(), fs.alloc.free_blocks());
+    filled.check(fs);
+    filled.settle(fs);
+    volume.judge();
 }

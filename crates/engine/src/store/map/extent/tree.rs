@@ -463,18 +463,16 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
             let block = only.index().ei_leaf;
             let bounds = bounds.child(root.eh_depth, root.entries, 0);
             let eh_max = root.eh_max;
-            let Ok(child) = self.load(block, &bounds) else { return Ok(()) };
-            if child.entries.len() > usize::from(eh_max) {
-                return Ok(());
-            }
+            let fits = |child: &NodeRef<'_>| child.entries.len() <= usize::from(eh_max);
+            // Copies no child that stays where it is.
+            let child = node::view(self.blocks, self.owner, block, &bounds, |child| {
+                fits(child).then(|| child.to_node())
+            });
+            let Ok(Some(child)) = child else { return Ok(()) };
             let Ok(_held) = self.blocks.hold_for_free(block) else { return Ok(()) };
             self.drop_node(block)?;
             Node { eh_max, ..child }.encode(&mut self.root[..], At { ino: self.owner.ino, block: 0 })?;
         }
-    }
-
-    fn load(&self, block: u64, bounds: &Bounds) -> Result<Node> {
-        node::view(self.blocks, self.owner, block, bounds, |node| node.to_node())
     }
 
     fn store(&mut self, block: u64, node: &Node, fresh: bool) -> Result<()> {
@@ -520,18 +518,19 @@ fn next_key(path: &ExtentPath) -> u32 {
 /// Replaces the entries `at` of a leaf by `new`, and joins them with each other and with their
 /// neighbours where possible.
 fn splice(entries: &mut Vec<Entry>, at: Range<usize>, new: &[Extent]) {
-    let window = at.start.saturating_sub(1)..(at.end + 1).min(entries.len());
-    let before = entries.get(window.start..at.start).unwrap_or_default();
-    let after = entries.get(at.end..window.end).unwrap_or_default();
-    let mut joined: Vec<Extent> = Vec::with_capacity(new.len() + 2);
-    let neighbours = |side: &[Entry]| side.iter().map(Entry::extent).collect::<Vec<_>>();
-    for e in neighbours(before).into_iter().chain(new.iter().copied()).chain(neighbours(after)) {
-        match joined.last_mut().and_then(|last| last.join(&e).map(|j| (last, j))) {
-            Some((last, j)) => *last = j,
-            None => joined.push(e),
+    // From the neighbour before to that behind, if there are any.
+    let (mut n, mut last) = (at.start.saturating_sub(1), at.start + new.len());
+    entries.splice(at, new.iter().map(|e| Entry::from(*e)));
+    while n < last {
+        let pair = entries.get(n).zip(entries.get(n + 1));
+        match pair.and_then(|(e, next)| e.extent().join(&next.extent())) {
+            Some(joined) => {
+                entries.splice(n..n + 2, [Entry::from(joined)]);
+                last -= 1;
+            }
+            None => n += 1,
         }
     }
-    entries.splice(window, joined.into_iter().map(Entry::from));
 }
 
 /// Returns the entries of a leaf without the logical blocks of `range`.

@@ -116,7 +116,7 @@ impl World {
         for block in span.partial(bytes.start as u64, bytes.len()) {
             fill(&mut span, block..block + 1, self.block, &self.device);
         }
-        let clean: Vec<u32> = span.clean(blocks.clone()).into_iter().flatten().collect();
+        let clean: Vec<u32> = span.clean(blocks.clone()).flatten().collect();
         let pending = |b: &u32| self.dirty[*b as usize] || self.writing[*b as usize];
         assert_eq!(clean, blocks.clone().filter(|b| !pending(b)).collect::<Vec<_>>());
         let content: Vec<u8> = (0..bytes.len()).map(|i| (i as u8).wrapping_mul(seed)).collect();
@@ -134,7 +134,7 @@ impl World {
             span = self.file.span(blocks.clone());
         }
         assert_eq!(span.copy_in(&content, bytes.start as u64), bytes.len());
-        assert!(span.missing(blocks.clone()).is_empty() && span.clean(blocks.clone()).is_empty());
+        assert!(span.missing(blocks.clone()).is_empty() && span.clean(blocks.clone()).next().is_none());
         self.want[bytes].copy_from_slice(&content);
         blocks.for_each(|b| self.dirty[b as usize] = true);
     }
