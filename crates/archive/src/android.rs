@@ -84,7 +84,7 @@ pub fn android_sparse(
 
 /// An image that is being written.
 struct Image<'a> {
-    stream: BufWriter<File>,
+    stream: BufWriter<&'a File>,
     device: &'a dyn BlockDevice,
     block_size: u64,
     chunks: u32,
@@ -96,7 +96,7 @@ struct Image<'a> {
 }
 
 impl<'a> Image<'a> {
-    fn new(stream: File, device: &'a dyn BlockDevice, block_size: u32) -> Result<Self, Cause> {
+    fn new(stream: &'a File, device: &'a dyn BlockDevice, block_size: u32) -> Result<Self, Cause> {
         let mut stream = BufWriter::with_capacity(PIECE as usize, stream);
         // The real header is written in the end.
         stream.write_all(&[0; HEADER as usize])?;

@@ -3,7 +3,7 @@
 //! The output depends on the content alone: no time and no name go into the header.
 
 use crate::Cause;
-use crate::content::{self, Content};
+use crate::content::{self, ARCHIVE_HEAD, Content};
 use flate2::bufread::GzDecoder;
 use flate2::write::GzEncoder;
 use std::io::{self, BufRead, BufReader, BufWriter, Cursor, Read, Write};
@@ -113,7 +113,7 @@ impl<W: Write> Write for Packer<W> {
 pub(crate) fn unpacked<'a>(
     mut stream: impl BufRead + Send + 'a,
 ) -> Result<(Box<dyn BufRead + Send + 'a>, bool), Cause> {
-    let mut head = [0; 8];
+    let mut head = [0; ARCHIVE_HEAD];
     let mut len = 0;
     while len < head.len() {
         match stream.read(&mut head[len..]) {

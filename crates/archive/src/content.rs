@@ -5,8 +5,13 @@
 #[cfg(target_os = "linux")]
 pub use files::{of, of_path, of_range};
 
+use crate::tarball::is_header;
+
 /// Bytes at the start that hold every signature that [`of_head`] looks for.
 pub const HEAD: usize = 68 << 10;
+/// Bytes at the start that tell a compressed archive from another one, whose first member may have
+/// any name.
+pub(crate) const ARCHIVE_HEAD: usize = 512;
 
 /// The kind of a recognised content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,11 +122,12 @@ impl Content {
 #[must_use]
 pub fn of_head(head: &[u8]) -> Option<Content> {
     let has = |at: usize, bytes: &[u8]| head.get(at..at + bytes.len()) == Some(bytes);
-    if let Some((_, _, content)) = SIGNATURES.iter().find(|(at, bytes, _)| has(*at, bytes)) {
-        return Some(*content);
-    }
-    if is_skippable_frame(head) {
-        return Some(Content::Compressed("zstd"));
+    let found = SIGNATURES.iter().find(|(at, bytes, _)| has(*at, bytes)).map(|(_, _, content)| *content);
+    match found.or(is_skippable_frame(head).then_some(Content::Compressed("zstd"))) {
+        // The name of its first member looks like a signature.
+        Some(Content::Compressed(_)) | None if is_header(head) => return Some(Content::Archive("tar")),
+        None => {}
+        found => return found,
     }
     // Four entries of 16 bytes from 446 on; the fifth byte of each is the partition's type.
     if has(510, b"\x55\xAA") && (446..510).step_by(16).any(|at| head[at + 4] != 0) {

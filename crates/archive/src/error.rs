@@ -253,6 +253,9 @@ pub enum Cause {
     /// Another thread or process cut the file while it was read.
     #[error("it shrank meanwhile")]
     Shrank,
+    /// A part of the file could not be read. The archive that is made has zeros in its place.
+    #[error("the archive has zeros in place of what cannot be read: {0}")]
+    Zeros(#[source] Box<Cause>),
     /// Another thread replaced the name while it was read.
     #[error("it changed meanwhile")]
     Changed,

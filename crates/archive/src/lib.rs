@@ -73,6 +73,7 @@ mod path;
 mod pipe;
 mod places;
 mod tarball;
+mod temporary_name;
 mod unfinished;
 pub mod walk;
 mod zeroing;

@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The greatest number of data bytes in an item.
+/// The greatest number of data bytes in an item of a folder or a volume.
 pub(crate) const PIECE: usize = 256 << 10;
 /// Bytes or items that fill a batch, and batches in flight.
 const BATCH_BYTES: usize = 1 << 20;
@@ -37,7 +37,6 @@ pub(crate) enum PipeItem {
     Skipped(Error),
     /// The rest of the last member's data could not be read. An import goes on without the member;
     /// an archive ends in error.
-    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only a folder goes on then"))]
     Incomplete(Error),
     /// So many more bytes of layers were checked.
     Checked(u64),
@@ -164,7 +163,8 @@ impl Outlet {
         if self.bytes >= BATCH_BYTES || self.batch.len() >= BATCH_PIECES { self.flush() } else { Ok(()) }
     }
 
-    fn flush(&mut self) -> Result<(), Gone> {
+    /// Sends what was pushed and not sent yet.
+    pub(crate) fn flush(&mut self) -> Result<(), Gone> {
         let bytes = std::mem::take(&mut self.bytes);
         self.budget.take(bytes);
         self.batches.send((std::mem::take(&mut self.batch), bytes)).map_err(|_| Gone)

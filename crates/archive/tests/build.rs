@@ -5,7 +5,7 @@ mod support;
 
 use lanefs::device::MemDevice;
 use lanefs::{Timestamp, Volume, mkfs};
-use lanefs_archive::{BuildOptions, Built, Cause, Error, Event, Source, VolumeSize, build};
+use lanefs_archive::{BuildOptions, Built, Cause, Error, Event, ImageChoice, Source, VolumeSize, build};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::fs;
@@ -122,6 +122,25 @@ fn an_unpacked_archive_is_no_compressed_one() {
         for as_layers in [false, true] {
             let source = if as_layers { Source::layers([&path]) } else { Source::open(&path) };
             bench.build(source.unwrap(), &BuildOptions::new().overwrite(true)).unwrap();
+            assert_eq!(listing(&open(&bench.at("v.img"))), [format!("{name}=n")]);
+        }
+    }
+}
+
+/// Nor is a plain one, by whatever way it comes.
+#[test]
+fn a_plain_archive_is_no_compressed_one() {
+    let bench = Bench::new();
+    let path = bench.at("plain.tar");
+    for name in ["BZh91AY", "\u{4}\"M\u{18}", "P*M\u{18}"] {
+        let tar = Tar::new().file(name, "n").end();
+        fs::write(&path, &tar).unwrap();
+        let stream = Source::archive("-", std::io::Cursor::new(tar.clone())).unwrap();
+        let reader = Source::reader("-", std::io::Cursor::new(tar), &ImageChoice::new(), None).unwrap();
+        let sources = [Source::open(&path).unwrap(), Source::layers([&path]).unwrap(), stream, reader];
+        for source in sources {
+            let options = BuildOptions::new().overwrite(true).size(VolumeSize::Bytes(16 << 20));
+            bench.build(source, &options).unwrap();
             assert_eq!(listing(&open(&bench.at("v.img"))), [format!("{name}=n")]);
         }
     }
@@ -331,6 +350,80 @@ fn a_size_that_turns_out_too_small_grows() {
         }
         assert_eq!(bench.names(), ["t", "v.img"]);
     }
+}
+
+/// Makes files in the folder `t`.
+#[cfg(target_os = "linux")]
+fn empty_files(bench: &Bench, count: u8) -> Vec<(u8, PathBuf)> {
+    fs::create_dir(bench.at("t")).unwrap();
+    let files: Vec<_> = (0..count).map(|n| (n, bench.at(&format!("t/{n}")))).collect();
+    files.iter().for_each(|(_, path)| fs::write(path, "").unwrap());
+    files
+}
+
+/// Gives each file an attribute that needs a block of its own.
+#[cfg(target_os = "linux")]
+fn give_attributes(files: &[(u8, PathBuf)]) {
+    use rustix::fs::{XattrFlags, setxattr};
+    for (n, path) in files {
+        setxattr(path, c"user.big", &[*n; 3000], XattrFlags::empty()).unwrap();
+    }
+}
+
+/// Each attribute needs a block of its own, which the first pass did not see. The smallest volume
+/// has some fifty to spare, and the largest that is tried eighty more than it needs.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_volume_without_room_for_an_attribute_grows() {
+    let bench = Bench::new();
+    let files = empty_files(&bench, 75);
+    let options = BuildOptions::new().volume(without_journal());
+    let (mut sizes, mut skipped) = (0, Vec::new());
+    build(Source::folder(bench.at("t")).unwrap(), bench.at("v.img"), &options, |event| {
+        match event {
+            Event::Sized(_) => {
+                sizes += 1;
+                give_attributes(&files);
+            }
+            Event::Skipped(error) => skipped.push(error),
+            _ => {}
+        }
+        Continue(())
+    })
+    .unwrap();
+    assert!(sizes > 1 && skipped.is_empty(), "{sizes}: {skipped:?}");
+    let volume = open(&bench.at("v.img"));
+    for (n, _) in &files {
+        assert_eq!(volume.xattr(format!("/{n}"), "user.big").unwrap(), [*n; 3000]);
+    }
+}
+
+/// A volume of a size that was asked for does not grow: it has all names without what has no room.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_fixed_volume_without_room_for_an_attribute_has_the_names() {
+    let bench = Bench::new();
+    let files = empty_files(&bench, 200);
+    let source = || Source::folder(bench.at("t")).unwrap();
+    let options = BuildOptions::new().volume(without_journal()).overwrite(true);
+    let size = bench.build(source(), &options).unwrap().file_size;
+    let mut skipped = 0;
+    build(source(), bench.at("v.img"), &options.size(VolumeSize::Bytes(size)), |event| {
+        match event {
+            Event::Sized(_) => give_attributes(&files),
+            Event::Skipped(e) => {
+                let Cause::Xattr { cause, .. } = e.cause() else { panic!("{e}") };
+                assert!(matches!(**cause, Cause::Volume(lanefs::Error::NoSpace)), "{e}");
+                skipped += 1;
+            }
+            _ => {}
+        }
+        Continue(())
+    })
+    .unwrap();
+    let volume = open(&bench.at("v.img"));
+    let has = files.iter().filter(|(n, _)| volume.xattr(format!("/{n}"), "user.big").is_ok());
+    assert!(skipped > 0 && has.count() + skipped == 200, "{skipped}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use lanefs::Volume;
 use lanefs_archive::{BuildOptions, Cause, Error, Event, ImportOptions, Source, VolumeSize, build};
 use std::fs::{self, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
-use std::ops::ControlFlow::Continue;
+use std::ops::ControlFlow::{Break, Continue};
 use std::path::{Path, PathBuf};
 use support::{Tar, listing, skipped, volume};
 use tempfile::TempDir;
@@ -63,6 +63,25 @@ fn a_build_has_what_an_import_has() {
             assert!(checked.status.success(), "{checked:?}");
         }
     }
+}
+
+/// The first pass needs no room for data, however much there is: of this archive, a hole.
+#[test]
+fn a_tree_may_be_larger_than_the_usual_scratch_volume() {
+    let size: u64 = (1 << 40) + (64 << 30);
+    let (_dir, path) = written(Tar::new().member(b'0', "f", "", b"", &[("size", &size.to_string())]));
+    let archive = OpenOptions::new().write(true).open(&path).unwrap();
+    archive.set_len(archive.metadata().unwrap().len() + size).unwrap();
+    let (mut found, mut sized) = (0, 0);
+    let cancelled = build(open(&path, false), path.with_file_name("v.img"), &BuildOptions::new(), |event| {
+        found += usize::from(matches!(event, Event::Found));
+        let Event::Sized(bytes) = event else { return Continue(()) };
+        sized = bytes;
+        Break(())
+    });
+    let error = cancelled.unwrap_err();
+    assert!(error.is_cancelled() && sized > size, "{sized}: {error}");
+    assert_eq!(found, 1, "the name is found by two surveys, and told once");
 }
 
 /// Whatever happens to the archive between the passes: no volume is made of other bytes.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
+use std::io::{Cursor, Read, Write};
 use std::ops::ControlFlow::Continue;
 use std::path::PathBuf;
 use support::{Tar, listing, skipped, volume};
@@ -478,6 +478,37 @@ fn a_build_checks_digests_of_plain_layers() {
         let error = build_of(&replaced(&layout, &layer.0, &flipped)).unwrap_err();
         assert!(matches!(error.cause(), Cause::Image(ImageError::Digest { .. })), "{at}: {error}");
     }
+}
+
+/// The file would be a part of what is read.
+#[test]
+fn a_target_in_a_layout_is_refused() {
+    let (_dir, path) = one().folder();
+    let build_at = |target: PathBuf| {
+        let source = Source::image(&path, &ImageChoice::new().tag("latest")).unwrap();
+        build(source, target, &BuildOptions::new(), |_| Continue(())).map(drop)
+    };
+    for name in ["v.img", "blobs/v.img", "blobs/sha256/v.img"] {
+        let error = build_at(path.join(name)).unwrap_err();
+        assert!(matches!(error.cause(), Cause::TargetInSource), "{name}: {error}");
+        assert!(!path.join(name).exists());
+    }
+    build_at(path.with_file_name("v.img")).unwrap();
+}
+
+/// What is read of a pipe to find an image in it is bounded as what it unpacks to.
+#[test]
+fn a_stream_is_copied_up_to_the_greatest_size() {
+    let (_dir, path) = one().archive();
+    let image = fs::read(path).unwrap();
+    let reader = |zeros: u64, most: u64| {
+        let stream = Cursor::new(image.clone()).chain(std::io::repeat(0).take(zeros));
+        Source::reader("-", stream, &ImageChoice::new(), Some(most))
+    };
+    assert!(reader(0, 1 << 20).unwrap().is_image());
+    let error = reader(16 << 20, 1 << 20).unwrap_err();
+    assert!(matches!(error.cause(), Cause::TooLarge(1_048_576)), "{error}");
+    assert_eq!(error.to_string(), "cannot read '-': it unpacks to more than 1048576 bytes");
 }
 
 /// Neither a name nor a target that no image has is kept.

@@ -3,14 +3,19 @@
 
 #[cfg(target_os = "linux")]
 mod folders;
+#[cfg(target_os = "linux")]
+mod replaced;
 
 use lanefs::{NewAttr, Volume};
 use lanefs_archive::{
     Action, Cause, Compression, DiffOptions, Event, ExportOptions, ImageOptions, ImageTarget, ImportOptions,
     Place, Source, Target, diff, export, export_image, import,
 };
-use std::io::{Cursor, Write};
+use std::io::{Cursor, Read, Write};
 use std::ops::ControlFlow::{self, Break, Continue};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 const MANY: usize = 300;
 
@@ -155,6 +160,70 @@ fn a_compressed_archive_is_read_up_to_its_checksum() {
     let followed = |by: &[u8]| failed(&[&packed, by].concat());
     assert!(!followed(&[0; 1]) && !followed(&[0; 5000]) && !followed(&gzip(b"")));
     assert!(followed(b"more") && followed(b"\0more") && followed(&gzip(b"")[..9]));
+}
+
+/// Bytes that come as fast as they are read, or slowly until a test has ended. `read` counts.
+struct Endless {
+    tar: Cursor<Vec<u8>>,
+    ended: Arc<AtomicBool>,
+    read: Arc<AtomicU64>,
+}
+
+impl Endless {
+    fn behind(tar: Vec<u8>) -> Self {
+        Self { tar: Cursor::new(tar), ended: Arc::default(), read: Arc::default() }
+    }
+}
+
+impl Read for Endless {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        let n = match self.tar.read(buf)? {
+            0 if self.ended.load(Ordering::Relaxed) => 0,
+            0 => {
+                std::thread::sleep(Duration::from_millis(1));
+                buf.fill(0);
+                buf.len()
+            }
+            n => n,
+        };
+        self.read.fetch_add(n as u64, Ordering::Relaxed);
+        Ok(n)
+    }
+}
+
+/// A program that writes to a pipe fails where it is closed behind the end of the archive.
+#[test]
+fn a_plain_archive_is_read_to_the_end_of_its_stream() {
+    let tar = archive_of(&filled(), Compression::None);
+    let len = tar.len() as u64;
+    let padded = [&tar[..], &vec![0; 5 << 20][..]].concat();
+    let all = padded.len() as u64;
+    let stream = Endless::behind(padded);
+    stream.ended.store(true, Ordering::Relaxed);
+    let read = Arc::clone(&stream.read);
+    let source = Source::archive("in", stream).unwrap();
+    import(source, &volume(), "/", &ImportOptions::new(), go_on).unwrap();
+    assert_eq!(read.load(Ordering::Relaxed), all);
+
+    // One without an end is bounded by the greatest size, and ends with the caller.
+    let stream = Endless::behind(tar.clone());
+    let source = Source::archive("in", stream).unwrap();
+    let options = ImportOptions::new().max_size(len + (8 << 20));
+    let error = import(source, &volume(), "/", &options, go_on).unwrap_err();
+    assert!(matches!(error.cause(), Cause::TooLarge(_)), "{error}");
+    let (stream, volume) = (Endless::behind(tar), volume());
+    let ended = Arc::clone(&stream.ended);
+    let source = Source::archive("in", stream).unwrap();
+    let (all, mut entries, mut waits) = (1 + 7 + MANY + 1, 0, 0);
+    let hear = |event| {
+        entries += usize::from(matches!(event, Event::Entry));
+        waits += usize::from(matches!(event, Event::Waiting));
+        // The last ones do not wait for the end of the stream.
+        if waits == 50 || waits > 0 && entries == all { Break(()) } else { Continue(()) }
+    };
+    let error = import(source, &volume, "/", &ImportOptions::new(), hear).unwrap_err();
+    ended.store(true, Ordering::Relaxed);
+    assert!(error.is_cancelled() && entries == all, "{entries}: {error}");
 }
 
 #[test]

@@ -16,16 +16,17 @@ pub use size::{VolumeSize, VolumeSizeError};
 
 use crate::event::{self, Tell};
 use crate::image::{Copies, FileState};
-use crate::import::{self, Survey, survey};
+use crate::import::{self, SecondPass, Survey, survey};
 use crate::unfinished::{Unfinished, host};
 use crate::{Action, Cause, Error, Event, ImportOptions, Source};
 use behind::WriteBehind;
 use lanefs::OpenOptions;
-use lanefs::device::BlockDevice;
+use lanefs::device::{BlockDevice, FileDevice};
 use lanefs::format::Incompat;
 use lanefs::mkfs::{self, Options};
-use scratch::Scratch;
+use scratch::{Scratch, ScratchSize};
 use seal::Parts;
+use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -91,30 +92,35 @@ pub fn build(
     let file = Unfinished::new(path, Action::Build, options.overwrite, options.keep)?;
     source.refuse_target(file.target()).map_err(failed)?;
     let (volume, import) = options.settled().map_err(failed)?;
-    let copies = Arc::new(Copies::beside(path));
     let before = source.states()?;
-    let survey = survey_of(&source, &copies, (path, &volume), &import, &mut events)?;
-    let source = match &survey {
-        Some(survey) if copies.leave_room_for(bytes_of(survey, &volume)) => source.unpacked(&copies),
-        Some(_) => source,
+    let (survey, source) = match survey_of(&source, (path, &volume), &import, &mut events)? {
+        Some((survey, copies)) => {
+            let has_room = copies.leave_room_for(bytes_of(&survey, &volume));
+            (Some(survey), if has_room { source.unpacked(&copies) } else { source })
+        }
         None => {
             source.check(import.max_size, |bytes| {
                 event::tell(&mut events, Event::Checked(bytes), Action::Import, b"/")
             })?;
-            source
+            (None, source)
         }
     };
-    drop(copies);
     let mut filling = Filling { path, options, import, survey, file, before };
-    let (parts, report) = filling.fill_retrying(source, &volume, &mut events)?;
-    let file = filling.file;
+    let Filled { parts, report, file } = filling.fill_retrying(source, &volume, &mut events)?;
     let verity = parts.make_tree(&file, &mut events).map_err(failed)?;
     let partition = parts.make_table(&file).map_err(failed)?;
     if events(Event::Waiting).is_break() {
         return Err(failed(Cause::Cancelled));
     }
-    file.finish()?;
+    filling.file.finish()?;
     Ok(Built { file_size: parts.file_size(), volume_start: parts.start(), volume: report, verity, partition })
+}
+
+/// A volume with its content, in the file that has all parts.
+struct Filled {
+    parts: Parts,
+    report: mkfs::Report,
+    file: Arc<FileDevice>,
 }
 
 /// The second pass of a build.
@@ -133,6 +139,11 @@ impl Filling<'_> {
         Error::new(Action::Build, host(self.path), cause)
     }
 
+    /// Returns whether a volume that is full, with so many times the usual margin, is made again.
+    fn retries(&self, margins: u64) -> bool {
+        !matches!(self.options.size, VolumeSize::Bytes(_)) && margins < MOST_MARGINS
+    }
+
     /// Fills a new volume. If a volume whose size was found turns out too small, makes a larger one
     /// and fills that.
     fn fill_retrying(
@@ -140,11 +151,10 @@ impl Filling<'_> {
         mut source: Source,
         options: &Options,
         events: &mut Tell<'_>,
-    ) -> Result<(Parts, mkfs::Report), Error> {
+    ) -> Result<Filled, Error> {
         let (mut more, mut told) = (1, 0);
         loop {
             let again = source.again();
-            let retries = !matches!(self.options.size, VolumeSize::Bytes(_)) && more < MOST_MARGINS;
             let mut skipped = 0;
             let mut events = |event| {
                 if matches!(event, Event::Skipped(_)) {
@@ -158,30 +168,30 @@ impl Filling<'_> {
                 events(event)
             };
             match (self.fill(source, options, more, &mut events), again) {
-                (Err(e), Some(again)) if retries && is_full(&e) => {
+                (Err(e), Some(again)) if self.retries(more) && is_full(&e) => {
                     (source, more) = (again, more * 2);
                 }
                 (Err(e), _) if matches!(e.cause(), Cause::Cancelled) => return Err(e),
                 (filled, read) => {
                     // The first cause of what failed, or of wrong bytes.
                     read.as_ref().map_or(Ok(()), |read| read.check_unchanged(&self.before))?;
-                    let (parts, report, device) = filled?;
-                    flush(&*device, read).map_err(|e| self.failed(e))?;
-                    return Ok((parts, report));
+                    let filled = filled?;
+                    flush(&*filled.file, read).map_err(|e| self.failed(e))?;
+                    return Ok(filled);
                 }
             }
         }
     }
 
-    /// Fills a new volume, whose size has so many times the usual margin. Returns its device too,
-    /// which is still to be flushed.
+    /// Fills a new volume, whose size has so many times the usual margin. Its file is still to be
+    /// flushed.
     fn fill(
         &mut self,
         source: Source,
         options: &Options,
         margins: u64,
         events: &mut Tell<'_>,
-    ) -> Result<(Parts, mkfs::Report, Arc<dyn BlockDevice>), Error> {
+    ) -> Result<Filled, Error> {
         let volume = match (&self.survey, self.options.size) {
             (Some(survey), size) => size.options(survey, margins, options).map_err(|e| self.failed(e))?,
             (None, VolumeSize::Bytes(size)) => Options { size: Some(size), ..options.clone() },
@@ -192,8 +202,8 @@ impl Filling<'_> {
         if events(Event::Sized(parts.file_size())).is_break() {
             return Err(self.failed(Cause::Cancelled));
         }
-        self.file.create(parts.file_size()).map_err(|e| self.failed(e))?;
-        let device = parts.open(&self.file).map_err(|e| self.failed(e))?;
+        let file = self.file.create(parts.file_size()).map_err(|e| self.failed(e))?;
+        let device = parts.in_file(&file).map_err(|e| self.failed(e))?;
         let report =
             mkfs::format(&Volatile::new(Arc::clone(&device)), &volume).map_err(|e| self.failed(e))?;
         let behind = Arc::new(WriteBehind::new(Arc::clone(&device)).map_err(|e| self.failed(e))?);
@@ -202,8 +212,9 @@ impl Filling<'_> {
             opened.commit_interval(Duration::ZERO).clock(self.options.time).open_device(behind.clone());
         let filled = opened.map_err(|e| self.failed(e))?;
         let removed = self.survey.as_ref().map(|survey| &survey.removed);
+        let second = SecondPass { removed, sink: &*behind, retries: self.retries(margins) };
         let place = source.place();
-        let written = import::write(source, &filled, &self.import, (removed, &*behind), events);
+        let written = import::write(source, &filled, &self.import, second, events);
         // Also after a failure: what is kept then is a volume.
         let closed = filled.close().and_then(|()| Ok(behind.flush()?));
         if let Err(e) = written.and(closed.map_err(|e| self.failed(e))) {
@@ -211,12 +222,17 @@ impl Filling<'_> {
             let _ = device.flush();
             return Err(behind.unread().map_or(e, |unread| Error::new(Action::Read, place, unread)));
         }
-        Ok((parts, report, device))
+        Ok(Filled { parts, report, file })
     }
 }
 
+/// Returns whether the volume has no free block for a name, its data, or one of its attributes.
 fn is_full(error: &Error) -> bool {
-    matches!(error.cause(), Cause::Volume(lanefs::Error::NoSpace))
+    let cause = match error.cause() {
+        Cause::Xattr { cause, .. } => &**cause,
+        cause => cause,
+    };
+    matches!(cause, Cause::Volume(lanefs::Error::NoSpace))
 }
 
 /// Makes the file durable. Closes meanwhile what was read: the memory of large copies is freed.
@@ -234,26 +250,85 @@ fn bytes_of(survey: &Survey, volume: &Options) -> u64 {
     blocks.saturating_mul(volume.block_size.unwrap_or(4096).into())
 }
 
-/// Finds out what a source takes of a volume of these options; `None` if it can be read only once,
-/// or if no space can be given to files without their data.
+/// A count that a survey which is made again begins anew.
+#[derive(Debug, Default)]
+struct Told {
+    most: u64,
+    now: u64,
+}
+
+impl Told {
+    /// Adds to the count. Returns what the caller has not heard yet.
+    fn add(&mut self, more: u64) -> u64 {
+        self.now += more;
+        let new = self.now.saturating_sub(self.most);
+        self.most += new;
+        new
+    }
+}
+
+/// Finds out what a source takes of a volume of these options, and copies what its archives unpack
+/// to; `None` if it can be read only once, or if no space can be given to files without their data.
+/// A survey that the usual scratch volume is too small for is made again in the largest.
 fn survey_of(
     source: &Source,
-    copies: &Arc<Copies>,
     (path, volume): (&Path, &Options),
     import: &ImportOptions,
     events: &mut Tell<'_>,
-) -> Result<Option<Survey>, Error> {
+) -> Result<Option<(Survey, Arc<Copies>)>, Error> {
     let features = volume.features.apply(volume.fs_type.features());
-    let again = source.again().filter(|_| features.incompat.contains(Incompat::EXTENTS));
-    let Some(source) = again else { return Ok(None) };
-    let scratch = || {
-        let scratch = Scratch::new(path, volume);
-        scratch.map_err(|cause| Error::new(Action::Build, host(path), cause))
+    if !features.incompat.contains(Incompat::EXTENTS) {
+        return Ok(None);
+    }
+    let (mut checked, mut found) = (Told::default(), Told::default());
+    let mut survey_in = |size| -> Result<Option<(Survey, Arc<Copies>)>, Error> {
+        let Some(source) = source.again() else { return Ok(None) };
+        // The reader of an earlier survey may still make copies.
+        let copies = Arc::new(Copies::beside(path));
+        (checked.now, found.now) = (0, 0);
+        let mut events = |event| match event {
+            // The second pass tells of them.
+            Event::Skipped(_) => ControlFlow::Continue(()),
+            Event::Checked(bytes) => match checked.add(bytes) {
+                0 => events(Event::Waiting),
+                new => events(Event::Checked(new)),
+            },
+            Event::Found if found.add(1) == 0 => events(Event::Waiting),
+            event => events(event),
+        };
+        let scratch = || {
+            let scratch = Scratch::new(path, volume, size);
+            scratch.map_err(|cause| Error::new(Action::Build, host(path), cause))
+        };
+        let surveyed = survey(source, &copies, scratch, import, &mut events)?;
+        Ok(surveyed.map(|survey| (survey, copies)))
     };
-    let mut events = |event| match event {
-        // The second pass tells of them.
-        Event::Skipped(_) => ControlFlow::Continue(()),
-        event => events(event),
-    };
-    survey(source, copies, scratch, import, &mut events)
+    let lacks_inodes = |e: &Error| matches!(e.cause(), Cause::Volume(lanefs::Error::NoInodes));
+    match survey_in(ScratchSize::Usual) {
+        Err(first) if (is_full(&first) || lacks_inodes(&first)) && Scratch::can_be_larger(volume) => {
+            match survey_in(ScratchSize::Most) {
+                Err(e) if is_too_large(&e) => Err(first),
+                surveyed => surveyed,
+            }
+        }
+        surveyed => surveyed,
+    }
+}
+
+/// Returns whether the file system of the host has no file so large.
+fn is_too_large(error: &Error) -> bool {
+    matches!(error.cause(), Cause::Io(e) if e.kind() == io::ErrorKind::FileTooLarge)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_survey_that_is_made_again_tells_what_is_new() {
+        let mut told = Told::default();
+        assert_eq!([told.add(3), told.add(4)], [3, 4]);
+        told.now = 0;
+        assert_eq!([told.add(5), told.add(4), told.add(1)], [0, 2, 1]);
+    }
 }

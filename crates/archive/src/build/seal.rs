@@ -6,10 +6,9 @@
 
 use super::options::{BuildOptions, VerityOptions};
 use crate::event::Tell;
-use crate::unfinished::Unfinished;
 use crate::{Cause, Event};
 use lanefs::device::{
-    BlockDevice, FileOptions, GPT_BACKUP, LINUX_FILE_SYSTEM, NewPartition, open_url, write_gpt,
+    BlockDevice, FileDevice, GPT_BACKUP, LINUX_FILE_SYSTEM, NewPartition, Window, write_gpt,
 };
 use lanefs::mkfs::Options;
 use lanefs_verity::{Header, VerityError};
@@ -66,24 +65,23 @@ impl Parts {
         if self.gpt { MIB } else { 0 }
     }
 
-    /// Opens the volume and its tree in the file that has all parts.
-    pub(super) fn open(&self, file: &Unfinished) -> lanefs::Result<Arc<dyn BlockDevice>> {
+    /// Returns the volume and its tree in the file that has all parts.
+    pub(super) fn in_file(&self, file: &Arc<FileDevice>) -> lanefs::Result<Arc<dyn BlockDevice>> {
         if !self.gpt {
-            return Ok(open_url(file.path(), &FileOptions::new())?);
+            return Ok(file.clone());
         }
-        let mut name = file.path().as_os_str().to_owned();
-        name.push(format!("?offset={}&size={}", self.start(), self.with_tree));
-        Ok(open_url(name, &FileOptions::new())?)
+        let range = self.start()..self.start() + self.with_tree;
+        Ok(Arc::new(Window::new(Arc::clone(file), range)?))
     }
 
     /// Makes the tree of the volume that is there now. Returns its root hash.
     pub(super) fn make_tree(
         &self,
-        file: &Unfinished,
+        file: &Arc<FileDevice>,
         events: &mut Tell<'_>,
     ) -> Result<Option<(Header, Vec<u8>)>, Cause> {
         let Some(header) = &self.verity else { return Ok(None) };
-        let device = self.open(file)?;
+        let device = self.in_file(file)?;
         let events = Mutex::new(events);
         let progress = |bytes| {
             let mut events = events.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,11 +93,10 @@ impl Parts {
     }
 
     /// Writes the partition table. Returns the PARTUUID.
-    pub(super) fn make_table(&self, file: &Unfinished) -> Result<Option<[u8; 16]>, Cause> {
+    pub(super) fn make_table(&self, disk: &FileDevice) -> Result<Option<[u8; 16]>, Cause> {
         if !self.gpt {
             return Ok(None);
         }
-        let disk = open_url(file.path(), &FileOptions::new()).map_err(lanefs::Error::from)?;
         let uuid = derived(&self.uuid, "partition");
         let partition = NewPartition {
             kind: LINUX_FILE_SYSTEM,
@@ -108,7 +105,7 @@ impl Parts {
             size: self.with_tree,
             name: String::from_utf8_lossy(&self.label).into_owned(),
         };
-        let written = write_gpt(&*disk, derived(&self.uuid, "disk"), &[partition]);
+        let written = write_gpt(disk, derived(&self.uuid, "disk"), &[partition]);
         written.and_then(|()| disk.flush()).map_err(lanefs::Error::from)?;
         Ok(Some(uuid))
     }

@@ -13,21 +13,22 @@ use crate::event::Tell;
 use crate::image::Digest;
 use crate::member::{Kind, Member};
 use crate::tarball::TarWriter;
-use crate::unfinished::{Unfinished, UnfinishedFolder, host};
+use crate::unfinished::{HeldFolder, Unfinished, UnfinishedFolder, host};
 use crate::{Action, Cause, Compression, Error, Event, Place, Platform};
 use lanefs::{Timestamp, Volume};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 /// Bytes that are copied into an archive at once.
 const PIECE: usize = 1 << 20;
-/// Where a layout has its blobs.
+/// Where a layout has its blobs, and the folder above.
 const BLOBS: &str = "blobs/sha256";
+const BLOBS_DIR: &str = "blobs";
 
 /// Where an image, or a layer, goes. Nothing that is there is replaced, unless
 /// [`ImageOptions::overwrite`] says so.
@@ -184,16 +185,16 @@ pub fn export_image(
     match target.0 {
         To::Folder(path) => {
             let folder = UnfinishedFolder::new(path)?;
-            Layout { folder: folder.path(), target: path, options }.make(tree, events)?;
+            Layout { folder: folder.held(), target: path, options }.make(tree, events)?;
             folder.finish()
         }
         To::File(path) => {
             let mut file = Unfinished::new(path, Action::Write, options.overwrite, false)?;
             let failed = |cause: Cause| Error::new(Action::Write, host(path), cause);
             let folder = UnfinishedFolder::scratch(path)?;
-            Layout { folder: folder.path(), target: path, options }.make(tree, events)?;
+            Layout { folder: folder.held(), target: path, options }.make(tree, events)?;
             let stream = file.create_stream().map_err(failed)?;
-            let files = files(folder.path()).map_err(|e| failed(e.into()))?;
+            let files = files(folder.held()).map_err(|e| failed(e.into()))?;
             let stream = pack(files, stream, mtime, events).map_err(failed)?;
             stream.sync_all().map_err(|e| failed(e.into()))?;
             file.finish()
@@ -201,8 +202,8 @@ pub fn export_image(
         To::Stream { name, stream } => {
             let scratch = std::env::temp_dir().join("image");
             let folder = UnfinishedFolder::scratch(&scratch)?;
-            Layout { folder: folder.path(), target: &scratch, options }.make(tree, events)?;
-            let files = files(folder.path());
+            Layout { folder: folder.held(), target: &scratch, options }.make(tree, events)?;
+            let files = files(folder.held());
             // A stream may wait for its reader without end: until then nothing is left to remove.
             drop(folder);
             let packed = files.map_err(Cause::from).and_then(|files| pack(files, stream, mtime, events));
@@ -239,7 +240,7 @@ pub fn export_layer(
     let mut file = Unfinished::new(path, Action::Write, options.overwrite, false)?;
     let stream = file.create_stream().map_err(failed)?;
     let name = path.as_os_str().as_encoded_bytes();
-    layer::write(&tree, (name, &stream), compression, export, &mut events)?;
+    layer::write(&tree, (name, stream), compression, export, &mut events)?;
     stream.sync_all().map_err(|e| failed(e.into()))?;
     file.finish()
 }
@@ -261,7 +262,7 @@ fn tree<'a>(volume: &Volume, dir: &'a Path, options: &'a ImageOptions<'_>) -> Re
 
 /// A layout that is being made.
 struct Layout<'a> {
-    folder: &'a Path,
+    folder: &'a HeldFolder,
     /// Its name in errors.
     target: &'a Path,
     options: &'a ImageOptions<'a>,
@@ -273,7 +274,9 @@ impl Layout<'_> {
     }
 
     fn make(&self, tree: Tree<'_>, events: &mut Tell<'_>) -> Result<(), Error> {
-        fs::create_dir_all(self.folder.join(BLOBS)).map_err(|e| self.failed(e))?;
+        for dir in [BLOBS_DIR, BLOBS] {
+            self.folder.create_dir(dir).map_err(|e| self.failed(e))?;
+        }
         let mut layers = Vec::new();
         if let Some((root, base)) = tree.since.clone() {
             layers.push(self.layer(&Tree { root, base, since: None }, events)?);
@@ -283,13 +286,13 @@ impl Layout<'_> {
     }
 
     fn layer(&self, tree: &Tree<'_>, events: &mut Tell<'_>) -> Result<Written, Error> {
-        let unnamed = self.folder.join(BLOBS).join("layer");
-        let stream = File::create(&unnamed).map_err(|e| self.failed(e))?;
+        let unnamed = format!("{BLOBS}/layer");
+        let stream = self.folder.create_file(&unnamed).map_err(|e| self.failed(e))?;
         let name = self.target.as_os_str().as_encoded_bytes();
         let (compression, export) = (self.options.compression, &self.options.export);
         let written = layer::write(tree, (name, &stream), compression, export, events)?;
-        let path = self.folder.join(written.digest.path());
-        let named = stream.sync_all().and_then(|()| fs::rename(unnamed, path));
+        let path = written.digest.path();
+        let named = stream.sync_all().and_then(|()| self.folder.rename(&unnamed, &path));
         named.map_err(|e| self.failed(e))?;
         Ok(written)
     }
@@ -331,7 +334,7 @@ impl Layout<'_> {
     }
 
     fn file(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        let mut file = File::create(self.folder.join(name))?;
+        let mut file = self.folder.create_file(name)?;
         file.write_all(bytes)?;
         file.sync_all()
     }
@@ -351,14 +354,12 @@ fn media_type(compression: Compression) -> &'static str {
 }
 
 /// Opens the files of a layout, in the order of an archive: what leads to the rest stands first.
-fn files(folder: &Path) -> io::Result<Vec<(String, File)>> {
-    let mut blobs = Vec::new();
-    for entry in fs::read_dir(folder.join(BLOBS))? {
-        blobs.push(format!("{BLOBS}/{}", entry?.file_name().to_string_lossy()));
-    }
+fn files(folder: &HeldFolder) -> io::Result<Vec<(String, File)>> {
+    let blobs = folder.names(BLOBS)?;
+    let mut blobs: Vec<_> = blobs.iter().map(|name| format!("{BLOBS}/{}", name.to_string_lossy())).collect();
     blobs.sort();
     let names = ["oci-layout", "index.json"].map(String::from).into_iter().chain(blobs);
-    names.map(|name| File::open(folder.join(&name)).map(|file| (name, file))).collect()
+    names.map(|name| folder.open_file(&name).map(|file| (name, file))).collect()
 }
 
 /// Writes the files of a layout as an archive, and gives the stream back.
@@ -370,7 +371,7 @@ fn pack<W: Write>(
 ) -> Result<W, Cause> {
     let mut tar = TarWriter::new(BufWriter::with_capacity(PIECE, stream));
     let mut bytes = vec![0; PIECE];
-    for dir in ["blobs", BLOBS] {
+    for dir in [BLOBS_DIR, BLOBS] {
         tar.member(&member(dir, Kind::Dir, 0o755, mtime))?;
     }
     for (name, mut file) in files {

@@ -5,7 +5,7 @@
 //! none: programs that unpack a layer may not link to files of lower layers.
 
 use super::ExportOptions;
-use super::tar::{Reader, archive};
+use super::tar::{Reader, Unreadable, archive};
 use super::tree::TreeEntry;
 use crate::compress::Packer;
 use crate::diff::DiffOptions;
@@ -54,7 +54,7 @@ pub(super) fn write(
     let failed = |e: io::Error| Error::new(Action::Write, Place::Host(name.to_vec()), e);
     let packer = Packer::new(Hashing::new(stream), compression).map_err(failed)?;
     let read = |out| {
-        let mut reader = Reader::new(tree.base, options, out);
+        let mut reader = Reader::new(tree.base, options, Unreadable::Ends, out);
         // It ends early, without a report, if the writing thread has ended.
         let _ = match &tree.since {
             None => reader.tree(tree.root.clone(), |found| wanted(found.dir, &found.name)),

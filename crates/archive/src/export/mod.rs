@@ -178,7 +178,7 @@ fn write_file(
     }
     let mut file = Unfinished::replacing(path, Action::Write).map_err(failed)?;
     let stream = file.create_stream().map_err(failed)?;
-    let sink = tar::Sink { name, stream: Box::new(&stream), compression };
+    let sink = tar::Sink { name, stream: Box::new(stream), compression };
     tar::write(root, base, sink, options, events)?;
     stream.sync_all().map_err(|e| failed(e.into()))?;
     file.finish()

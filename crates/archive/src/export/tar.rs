@@ -81,27 +81,46 @@ pub(super) fn archive<W: Write>(
 /// Runs the reading thread. It ends early, without a report, if the writing thread has
 /// ended.
 fn read(root: Dir, base: &[u8], options: &ExportOptions, out: Outlet) {
-    let _ = Reader::new(base, options, out).tree(root, |_| Ok(true));
+    let _ = Reader::new(base, options, Unreadable::Zeros, out).tree(root, |_| Ok(true));
+}
+
+/// What becomes of an archive where data of a file cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unreadable {
+    /// It has zeros in their place, and an error that names the file tells of them.
+    Zeros,
+    /// It ends in that error.
+    Ends,
 }
 
 /// Sends the names of a volume as members, and the data of files.
 pub(super) struct Reader<'a> {
     pub(super) base: &'a [u8],
     pub(super) options: &'a ExportOptions,
+    unreadable: Unreadable,
     pub(super) out: Outlet,
     /// The first name of every file with more than one.
     links: HashMap<u32, (DirId, OsString)>,
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(base: &'a [u8], options: &'a ExportOptions, out: Outlet) -> Self {
-        Self { base, options, out, links: HashMap::new() }
+    pub(super) fn new(
+        base: &'a [u8],
+        options: &'a ExportOptions,
+        unreadable: Unreadable,
+        out: Outlet,
+    ) -> Self {
+        Self { base, options, unreadable, out, links: HashMap::new() }
     }
 
     /// Leaves a name out.
     pub(super) fn skip(&mut self, path: &[u8], cause: impl Into<Cause>) -> Result<(), Gone> {
-        let place = Place::in_volume(self.base, path);
-        self.out.push(PipeItem::Skipped(Error::new(Action::Export, place, cause)))
+        let error = self.failed(path, cause);
+        self.out.push(PipeItem::Skipped(error))
+    }
+
+    fn failed(&self, path: &[u8], cause: impl Into<Cause>) -> Error {
+        Error::new(Action::Export, Place::in_volume(self.base, path), cause)
     }
 
     /// Sends everything of `root` that `wanted` wants.
@@ -189,8 +208,7 @@ impl<'a> Reader<'a> {
         Ok(Ok(dir))
     }
 
-    /// Sends the data of a file. What cannot be read arrives as zeros, for the archive has its size
-    /// already.
+    /// Sends the data of a file, whose size the archive has already.
     fn data(&mut self, file: &File, member: &Member) -> Result<(), Gone> {
         let Kind::File { data, .. } = &member.kind else { return Ok(()) };
         let mut told = false;
@@ -198,16 +216,22 @@ impl<'a> Reader<'a> {
             let mut at = start;
             while at < start + len {
                 let mut bytes = vec![0; (start + len - at).min(PIECE as u64) as usize];
-                match file.read_at(&mut bytes, at) {
-                    Ok(n) if n == bytes.len() => {}
-                    result if !told => {
-                        told = true;
-                        match result {
-                            Err(e) => self.skip(&member.path, e)?,
-                            Ok(_) => self.skip(&member.path, Cause::Shrank)?,
-                        }
+                let cause = match file.read_at(&mut bytes, at) {
+                    Ok(n) if n == bytes.len() => None,
+                    Ok(_) => Some(Cause::Shrank),
+                    Err(e) => Some(Cause::from(e)),
+                };
+                match cause.filter(|_| !told) {
+                    Some(cause) if self.unreadable == Unreadable::Ends => {
+                        let error = self.failed(&member.path, cause);
+                        // The other side ends when it hears of that.
+                        return self.out.push(PipeItem::Incomplete(error)).and(Err(Gone));
                     }
-                    _ => {}
+                    Some(cause) => {
+                        told = true;
+                        self.skip(&member.path, Cause::Zeros(Box::new(cause)))?;
+                    }
+                    None => {}
                 }
                 let offset = at;
                 at += bytes.len() as u64;

@@ -8,11 +8,11 @@
 //! that took the place of another.
 
 use super::{Error, Identity, Object, Overwrite, Result, guard};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
-use std::ffi::{CStr, CString, OsStr};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::{CStr, CString, OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 /// How directories are opened: to resolve names from, which asks for no right to read them.
@@ -310,6 +310,19 @@ pub fn c_name(name: &OsStr) -> Result<CString> {
         return Err(Errno::INVAL.into());
     }
     CString::new(bytes).map_err(|_| Errno::INVAL.into())
+}
+
+/// Returns the names in a directory that is open for reading.
+pub(crate) fn names_in(dir: impl AsFd) -> Result<Vec<OsString>, Errno> {
+    let mut names = Vec::new();
+    for entry in fs::Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if !matches!(name, b"." | b"..") {
+            names.push(OsString::from_vec(name.to_vec()));
+        }
+    }
+    Ok(names)
 }
 
 /// Splits a path where it becomes too long for one call. No piece has a `..`, checked by the

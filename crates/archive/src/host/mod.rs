@@ -23,6 +23,7 @@ mod object;
 
 pub(crate) use attributes::{Attributed, data_ranges};
 pub use error::{Error, Protected, Result};
+pub(crate) use folder::names_in;
 pub use folder::{Folder, c_name};
 pub(crate) use new_name::NewName;
 pub use object::{Identity, Object};

@@ -12,7 +12,7 @@
 //! Hazard: a process that is killed leaves a new file beside an older one, as `.lanefs-PID-NUMBER`.
 
 use super::{Folder, Identity, Object, Result};
-use crate::unfinished::under_temporary_name;
+use crate::temporary_name::under_temporary_name;
 use rustix::io::Errno;
 use std::ffi::{CStr, CString};
 

@@ -3,7 +3,7 @@
 use super::digest::Digest;
 use super::plain::{PlainArchive, RangeReader};
 use crate::compress::{self, READ_AHEAD};
-use crate::content::{self, Content};
+use crate::content::{self, ARCHIVE_HEAD, Content};
 use crate::{Action, Cause, Error, Place};
 use std::fs::File;
 #[cfg(unix)]
@@ -135,20 +135,20 @@ impl Layer {
                 return Ok(Some(PlainArchive { file: Arc::clone(file), at: 0, len: *len }));
             }
         };
-        let mut head = [0; 8];
-        let want = archive.len.min(8) as usize;
+        let mut head = [0; ARCHIVE_HEAD];
+        let want = archive.len.min(ARCHIVE_HEAD as u64) as usize;
         archive.excerpt(0..want as u64).read(0, &mut head[..want])?;
         let packed = matches!(content::of_head(&head[..want]), Some(Content::Compressed(_)));
         Ok((!packed).then_some(archive))
     }
 
-    /// Opens the archive, unpacked. Returns too whether it is compressed.
-    pub(crate) fn unpacked(&self) -> Result<(Box<dyn BufRead + Send>, bool), Error> {
+    /// Opens the archive, unpacked.
+    pub(crate) fn unpacked(&self) -> Result<Box<dyn BufRead + Send>, Error> {
         let stream = self.blob.open().map_err(|e| self.failed(Action::Open, e))?;
         if matches!(self.blob, Blob::Unpacked(..)) {
-            return Ok((Box::new(BufReader::with_capacity(READ_AHEAD, stream)), false));
+            return Ok(Box::new(BufReader::with_capacity(READ_AHEAD, stream)));
         }
         let opened = compress::unpacked(BufReader::with_capacity(READ_AHEAD, stream));
-        opened.map_err(|e| self.failed(Action::Read, e))
+        opened.map(|(stream, _)| stream).map_err(|e| self.failed(Action::Read, e))
     }
 }

@@ -11,7 +11,7 @@ use super::digest::{Digest, Hasher};
 use super::error::{ImageError, Text};
 use super::in_order::{InOrder, OneLayer};
 use crate::compress::{READ_AHEAD, unpacked};
-use crate::content::{self, Content};
+use crate::content::{self, ARCHIVE_HEAD, Content};
 use crate::limit::Limit;
 use crate::tarball::TarReader;
 use crate::{Action, Cause, Error};
@@ -136,7 +136,7 @@ fn unpack_one(shared: &Shared<'_, '_>, at: usize, layer: &Layer, done: &Sender<R
         archive.members(shared.limit, |member, _| members.member(member).map_err(Cause::from))?;
         return Ok(members.done()?);
     }
-    let mut head = [0; 8];
+    let mut head = [0; ARCHIVE_HEAD];
     let read = layer.blob.open()?.read(&mut head)?;
     let hungry = matches!(content::of_head(&head[..read]), Some(Content::Compressed("xz" | "zstd")));
     let mut members = shared.takers.map(|takers| takers.members.layer(at));

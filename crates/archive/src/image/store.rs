@@ -9,7 +9,7 @@ use super::documents::DOCUMENT_MAX;
 use super::error::{ImageError, Text};
 use crate::Cause;
 use crate::compress::{READ_AHEAD, unpacked};
-use crate::content::{self, Content};
+use crate::content::{self, ARCHIVE_HEAD, Content};
 use crate::limit::Limit;
 use crate::member::Kind;
 use crate::path::{clean, split};
@@ -61,7 +61,7 @@ impl Store {
     /// Finds as [`find`](Self::find) does, in an archive that is open, from its start on.
     pub(super) fn in_file(mut file: File) -> Result<Option<Self>, Cause> {
         let len = file.metadata()?.len();
-        let mut head = [0; 8];
+        let mut head = [0; ARCHIVE_HEAD];
         file.rewind()?;
         let read = file.read(&mut head)?;
         file.rewind()?;

@@ -38,7 +38,9 @@ impl Drop for Current {
 }
 
 impl Current {
-    /// Writes data of the file: past the volume into a sink, if there is one and it can be.
+    /// Writes data of the file: past the volume into a sink, if there is one and it can be. With a
+    /// sink, the blocks that the file gets do not depend on where `content` is, in a file or in
+    /// memory.
     pub(super) fn write(
         &mut self,
         offset: u64,
@@ -56,7 +58,7 @@ impl Current {
                 };
                 Ok(self.file.write_placed(offset..end, &mut put)?)
             }
-            None if content.bytes().is_some() && Gather::is_for(self.size()) => {
+            None if sink.is_none() && content.bytes().is_some() && Gather::is_for(self.size()) => {
                 self.gather.push(&self.file, offset, content.clone())
             }
             None => {

@@ -396,10 +396,10 @@ impl<'a> Fill<'a> {
         }
     }
 
-    /// Returns the failure of one attribute. A value that fits nowhere concerns this name only:
-    /// other names may still fit.
+    /// Returns the failure of one attribute. A value that fits nowhere concerns this name only. So
+    /// does a full volume, where other names may still fit, unless it is made again, larger.
     fn failed_xattr(&self, path: &[u8], attr: &[u8], e: lanefs::Error) -> Failed {
-        let all = ends(&e);
+        let all = ends(&e) || self.pass.retries() && matches!(e.kind(), lanefs::Error::NoSpace);
         let cause = Cause::Xattr { name: String::from_utf8_lossy(attr).into(), cause: Box::new(e.into()) };
         let error = Error::new(Action::SetAttributes, Place::in_volume(&self.base, shown(path)), cause);
         if all { Failed::All(error) } else { Failed::Name(error) }

@@ -8,11 +8,12 @@
 //! - Of the directories on the way down, only the last few are open. A directory that was closed is
 //!   opened again beneath the folder, and must be the same inode.
 //! - A mode is changed through a descriptor, never by name.
+//! - A file or directory is read only if it is the inode whose metadata is sent.
 //!
 //! Hazard: the volume that is filled may lie in the folder. It is left out, because it changes
 //! while it is read.
 
-use crate::host::{Attributed, Folder, Identity, data_ranges};
+use crate::host::{Attributed, Folder, Identity, data_ranges, names_in};
 use crate::member::{Kind, Member, Ranges, Xattrs};
 use crate::path::shown;
 use crate::pipe::{Gone, Outlet, PIECE, PipeItem};
@@ -26,7 +27,7 @@ use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 
 /// Directories on the way down that are open at once, at most, but for those whose mode has to
 /// be restored.
@@ -44,7 +45,7 @@ struct Level {
 pub(super) fn send(root: &OwnedFd, name: &[u8], content: bool, out: &mut Outlet) -> Result<(), Gone> {
     let mut sender = Sender { name, out, content, links: HashMap::new() };
     let again = || rustix::io::fcntl_dupfd_cloexec(root, 0);
-    let opened = names(root).and_then(|names| Ok((names, fs::fstat(root)?, again()?, again()?)));
+    let opened = names_in(root).and_then(|names| Ok((names, fs::fstat(root)?, again()?, again()?)));
     let (names, stat, first, root) = match opened {
         Ok(opened) => opened,
         Err(e) => {
@@ -101,19 +102,6 @@ fn close_one(walk: &mut Walk<Level>) {
     }
 }
 
-/// Returns the names in a directory.
-fn names(dir: &OwnedFd) -> Result<Vec<OsString>, Errno> {
-    let mut names = Vec::new();
-    for entry in fs::Dir::read_from(dir)? {
-        let entry = entry?;
-        let name = entry.file_name().to_bytes();
-        if !matches!(name, b"." | b"..") {
-            names.push(OsString::from_vec(name.to_vec()));
-        }
-    }
-    Ok(names)
-}
-
 /// The reading thread's state.
 struct Sender<'a> {
     name: &'a [u8],
@@ -146,8 +134,16 @@ impl Sender<'_> {
         Error::new(Action::Read, Place::Host([self.name, b"/", shown(path)].concat()), cause)
     }
 
-    /// Sends one name, and says where to go down.
+    /// Sends one name, and says where to go down. Looks again at a name that led to another inode
+    /// when it was opened: an automounter mounts what is opened.
     fn name(&mut self, dir: &OwnedFd, name: &CStr, path: &[u8]) -> Result<Result<Down, Cause>, Gone> {
+        match self.name_once(dir, name, path)? {
+            Err(Cause::Host(e)) if e.is(Errno::STALE) => self.name_once(dir, name, path),
+            sent => Ok(sent),
+        }
+    }
+
+    fn name_once(&mut self, dir: &OwnedFd, name: &CStr, path: &[u8]) -> Result<Result<Down, Cause>, Gone> {
         let stat = match fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(e) => return Ok(Err(e.into())),
@@ -218,8 +214,7 @@ impl Sender<'_> {
 /// Opens a file of `size` bytes. Returns its attributes and its data ranges too.
 fn open_file(dir: &OwnedFd, name: &CStr, stat: &Stat, size: u64) -> Result<(Opened, Xattrs, Ranges), Cause> {
     let file = open(dir, name, stat, OFlags::empty(), Mode::RUSR)?;
-    // `stat` is of the name, which may lead to another inode by now.
-    let Identity { device, inode } = Identity::of(&fs::fstat(&file.fd)?);
+    let Identity { device, inode } = Identity::of(stat);
     if is_inode_open_here(device, inode) {
         return Err(Cause::SourceInUse);
     }
@@ -236,9 +231,8 @@ fn open_file(dir: &OwnedFd, name: &CStr, stat: &Stat, size: u64) -> Result<(Open
 fn enter(dir: &OwnedFd, name: &CStr, path: &[u8], stat: &Stat) -> Result<(Member, Below), Errno> {
     let opened = open(dir, name, stat, OFlags::DIRECTORY, Mode::RUSR | Mode::XUSR)?;
     let xattrs = Attributed::File(opened.fd.as_fd()).all()?;
-    let names = names(&opened.fd)?;
-    let identity = Identity::of(&fs::fstat(&opened.fd)?);
-    Ok((member_of(path, stat, Kind::Dir, xattrs), (opened, identity, names)))
+    let names = names_in(&opened.fd)?;
+    Ok((member_of(path, stat, Kind::Dir, xattrs), (opened, Identity::of(stat), names)))
 }
 
 fn other(dir: &OwnedFd, name: &CStr, path: &[u8], stat: &Stat, kind: FileType) -> Result<Member, Errno> {
@@ -284,17 +278,26 @@ impl Drop for Opened {
 }
 
 /// Opens a file or directory to read. `rights` are the mode bits that its owner needs for that.
+///
+/// # Errors
+/// `ESTALE`: the name leads to another inode by now than that of `stat`. Those of openat(2) and
+/// chmod(2).
 fn open(dir: &OwnedFd, name: &CStr, stat: &Stat, flags: OFlags, rights: Mode) -> Result<Opened, Errno> {
     let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(stat.st_mode);
     let user = rustix::process::geteuid();
     let own = user.as_raw() == stat.st_uid;
+    let is_meant = |fd: &OwnedFd| match Identity::of(&fs::fstat(fd)?) == Identity::of(stat) {
+        true => Ok(()),
+        false => Err(Errno::STALE),
+    };
     match fs::openat(dir, name, flags, Mode::empty()) {
         // A directory that may be read and not searched opens, and is of no use.
         Ok(fd) if mode.contains(rights) || !own || user.is_root() || !flags.contains(OFlags::DIRECTORY) => {
-            return Ok(Opened { fd, restore: None });
+            return is_meant(&fd).map(|()| Opened { fd, restore: None });
         }
         Ok(fd) => {
+            is_meant(&fd)?;
             fs::fchmod(&fd, mode | rights)?;
             return Ok(Opened { fd, restore: Some(mode) });
         }
@@ -303,9 +306,7 @@ fn open(dir: &OwnedFd, name: &CStr, stat: &Stat, flags: OFlags, rights: Mode) ->
     }
     // Held, so that it is this inode whose mode changes, and no other that takes its name.
     let held = fs::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
-    if Identity::of(&fs::fstat(&held)?) != Identity::of(stat) {
-        return Err(Errno::STALE);
-    }
+    is_meant(&held)?;
     let path = format!("/proc/self/fd/{}", held.as_raw_fd());
     fs::chmod(&path, mode | rights)?;
     match fs::open(&path, flags - OFlags::NOFOLLOW, Mode::empty()) {
@@ -314,5 +315,34 @@ fn open(dir: &OwnedFd, name: &CStr, stat: &Stat, flags: OFlags, rights: Mode) ->
             fs::chmod(&path, mode)?;
             Err(e)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_inode_than_was_looked_at_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let dir = OwnedFd::from(std::fs::File::open(folder.path()).unwrap());
+        let stat = |name: &CStr| fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+        std::fs::write(at("file"), "public").unwrap();
+        std::fs::create_dir(at("dir")).unwrap();
+        let (file, below) = (stat(c"file"), stat(c"dir"));
+        assert!(open_file(&dir, c"file", &file, 6).is_ok());
+        assert!(enter(&dir, c"dir", b"dir", &below).is_ok());
+        for name in ["file", "dir"] {
+            std::fs::rename(at(name), at(&format!("old-{name}"))).unwrap();
+        }
+        std::fs::write(at("file"), "secret").unwrap();
+        std::fs::create_dir(at("dir")).unwrap();
+        let is_stale = |cause: &Cause| {
+            let Cause::Host(host) = cause else { return false };
+            host.raw_os_error() == Some(Errno::STALE.raw_os_error())
+        };
+        assert!(open_file(&dir, c"file", &file, 6).is_err_and(|cause| is_stale(&cause)));
+        assert!(enter(&dir, c"dir", b"dir", &below).is_err_and(|e| e == Errno::STALE));
     }
 }

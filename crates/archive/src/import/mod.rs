@@ -16,7 +16,7 @@ mod pass;
 mod source;
 mod tar;
 
-pub(crate) use pass::{RemovedFiles, Sink, Survey};
+pub(crate) use pass::{SecondPass, Sink, Survey};
 pub use source::Source;
 
 use crate::event::{self, Tell};
@@ -212,17 +212,15 @@ pub(crate) fn survey<V: AsRef<Volume>>(
     reading.fill(fill)?.into_survey()
 }
 
-/// Imports a source, whose layers are checked already, into the root of an empty volume. `removed`
-/// are the files that do not last, if they are known. `sink` takes the data of files.
+/// Imports a source, whose layers are checked already, into the root of an empty volume.
 pub(crate) fn write(
     source: Source,
     volume: &Volume,
     options: &ImportOptions,
-    (removed, sink): (Option<&RemovedFiles>, &dyn Sink),
+    second: SecondPass<'_>,
     events: &mut Tell<'_>,
 ) -> Result<(), Error> {
-    let pass = removed.map_or(Pass::Import, |removed| Pass::write(removed, sink));
-    let fill = Fill::new(volume, Path::new("/"), options, events, pass)?;
+    let fill = Fill::new(volume, Path::new("/"), options, events, Pass::write(second))?;
     Reading::of(source, Wanted::Content, options)?.fill(fill)?.finish()
 }
 

@@ -62,11 +62,22 @@ pub(crate) trait Sink {
     fn put(&self, content: Excerpt, zeros: usize, offset: u64) -> Result<(), DeviceError>;
 }
 
+/// What the second pass of a build is told.
+pub(crate) struct SecondPass<'a> {
+    /// The files that do not last, if they are known.
+    pub(crate) removed: Option<&'a RemovedFiles>,
+    /// Takes the data of files.
+    pub(crate) sink: &'a dyn Sink,
+    /// A volume that is full is made again, larger.
+    pub(crate) retries: bool,
+}
+
 /// The state of a second pass.
 pub(super) struct Write<'a> {
     count: Count,
     removed: &'a RemovedFiles,
     sink: &'a dyn Sink,
+    retries: bool,
 }
 
 /// The files of a source that later members remove, by their number.
@@ -104,12 +115,25 @@ impl<'a> Pass<'a> {
         })
     }
 
-    pub(super) fn write(removed: &'a RemovedFiles, sink: &'a dyn Sink) -> Self {
-        Self::Write(Write { count: Count::default(), removed, sink })
+    /// Begins the second pass. One over a source that had no first pass is an import.
+    pub(super) fn write(SecondPass { removed, sink, retries }: SecondPass<'a>) -> Self {
+        match removed {
+            Some(removed) => Self::Write(Write { count: Count::default(), removed, sink, retries }),
+            None => Self::Import,
+        }
     }
 
     pub(super) fn is_measure(&self) -> bool {
         matches!(self, Self::Measure(_))
+    }
+
+    /// Returns whether a volume that is full is made again, larger.
+    pub(super) fn retries(&self) -> bool {
+        match self {
+            Self::Import => false,
+            Self::Measure(_) => true,
+            Self::Write(write) => write.retries,
+        }
     }
 
     /// Returns what takes the data of files, past the volume and its cache.

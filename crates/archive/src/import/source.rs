@@ -8,7 +8,7 @@
 
 #[cfg(target_os = "linux")]
 use super::folder;
-use super::tar::{self, TarStream};
+use super::tar;
 use crate::compress::{READ_AHEAD, unpacked};
 use crate::image::{self, ArchiveStream, Copies, FileState, ImageChoice, Layer};
 use crate::limit::Limit;
@@ -17,7 +17,7 @@ use crate::{Action, Cause, Error, ImageError, Place};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Where an import comes from: a folder, an archive, or layers.
@@ -25,6 +25,8 @@ pub struct Source {
     pub(super) name: Vec<u8>,
     origin: Origin,
     size: Option<u64>,
+    /// The folder of an OCI layout.
+    layout: Option<PathBuf>,
 }
 
 enum Origin {
@@ -32,8 +34,8 @@ enum Origin {
     Folder(Arc<rustix::fd::OwnedFd>),
     /// An archive in a file.
     Archive(Arc<Layer>),
-    /// An archive, unpacked, and whether it is compressed.
-    Stream(Box<dyn BufRead + Send>, bool),
+    /// An archive, unpacked.
+    Stream(Box<dyn BufRead + Send>),
     Layers(Arc<Vec<Layer>>),
 }
 
@@ -49,7 +51,8 @@ pub(super) enum Wanted {
 impl Source {
     /// Opens a folder (on Linux), a tar archive in a file, or an image: an OCI layout, as a folder
     /// or in a tar archive that is not compressed, or what `docker save` wrote. What it is, its
-    /// content says; of an image [`ImageChoice::new`] is taken.
+    /// content says; of an image [`ImageChoice::new`] is taken. A named pipe is read as
+    /// [`reader`](Self::reader) does without a greatest size.
     ///
     /// # Errors
     /// It cannot be opened or read; [`Cause::Compressed`]: by a program that this build cannot
@@ -63,7 +66,7 @@ impl Source {
         let failed = |e: io::Error| Error::new(Action::Open, Place::Host(name.to_vec()), e);
         path.metadata().map_err(failed)?;
         if let Some(layers) = image::find(path, &ImageChoice::new())? {
-            return Ok(Self::of_layers(name.to_vec(), layers));
+            return Ok(Self::of_image(path, layers));
         }
         #[cfg(target_os = "linux")]
         if path.metadata().map_err(failed)?.is_dir() {
@@ -72,7 +75,7 @@ impl Source {
         let file = File::open(path).map_err(failed)?;
         let archive = Layer::of_file(path);
         if !archive.is_repeatable() {
-            return Self::reader(name, file, &ImageChoice::new());
+            return Self::reader(name, file, &ImageChoice::new(), None);
         }
         let size = file.metadata().ok().map(|m| m.len()).filter(|len| *len != 0);
         let stream = Self::stream(name, file, size)?;
@@ -80,7 +83,14 @@ impl Source {
     }
 
     fn of_layers(name: Vec<u8>, layers: Vec<Layer>) -> Self {
-        Self { name, origin: Origin::Layers(Arc::new(layers)), size: None }
+        Self { name, origin: Origin::Layers(Arc::new(layers)), size: None, layout: None }
+    }
+
+    /// Returns the layers of the image at `path`.
+    fn of_image(path: &Path, layers: Vec<Layer>) -> Self {
+        let name = path.as_os_str().as_encoded_bytes().to_vec();
+        let layout = path.is_dir().then(|| path.to_owned());
+        Self { layout, ..Self::of_layers(name, layers) }
     }
 
     /// Opens a folder.
@@ -94,14 +104,17 @@ impl Source {
         let name = path.as_os_str().as_encoded_bytes().to_vec();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match rustix::fs::open(path, flags, Mode::empty()) {
-            Ok(folder) => Ok(Self { name, origin: Origin::Folder(Arc::new(folder)), size: None }),
+            Ok(folder) => {
+                Ok(Self { name, origin: Origin::Folder(Arc::new(folder)), size: None, layout: None })
+            }
             Err(e) => Err(Error::new(Action::Open, Place::Host(name), io::Error::from(e))),
         }
     }
 
     /// Reads a tar archive from a stream: ustar, GNU or pax, plain or compressed by gzip, zstd, xz
     /// or bzip2, told by its content. Errors name it by `name`. The start of the stream is read at
-    /// once. An image is an archive as others here: [`reader`](Self::reader) takes its layers.
+    /// once, and all of it by the end. An image is an archive as others here:
+    /// [`reader`](Self::reader) takes its layers.
     ///
     /// # Errors
     /// It cannot be read; [`Cause::Compressed`]: by a program that this build cannot replace.
@@ -116,20 +129,22 @@ impl Source {
         let (stream, compressed) =
             opened.map_err(|cause| Error::new(Action::Read, Place::Host(name.to_vec()), cause))?;
         let size = size.filter(|_| !compressed);
-        Ok(Self { name: name.to_vec(), origin: Origin::Stream(stream, compressed), size })
+        Ok(Self { name: name.to_vec(), origin: Origin::Stream(stream), size, layout: None })
     }
 
     /// Reads a tar archive or an image from a stream. What begins with a name that images have is
     /// copied into a file without a name in [`std::env::temp_dir`] first, because an image is not
-    /// read front to back. A `choice` of a tag or a platform asks for an image.
+    /// read front to back. The copy has at most `max_size` bytes. A `choice` of a tag or a platform
+    /// asks for an image.
     ///
     /// # Errors
     /// A stream that cannot be read, or that no reader here unpacks; an image without the choice;
-    /// a copy that cannot be written.
+    /// a copy that cannot be written; [`Cause::TooLarge`](crate::Cause::TooLarge).
     pub fn reader(
         name: impl AsRef<[u8]>,
         stream: impl Read + Send + 'static,
         choice: &ImageChoice,
+        max_size: Option<u64>,
     ) -> Result<Self, Error> {
         let name = name.as_ref();
         let failed = |e: io::Error| Error::new(Action::Read, Place::Host(name.to_vec()), e);
@@ -142,7 +157,7 @@ impl Source {
                 false => Self::stream(name, Cursor::new(head).chain(stream), None),
             };
         }
-        let file = spooled(head, stream)?;
+        let file = spooled(name, Cursor::new(head).chain(stream), &Limit::new(max_size))?;
         match image::find_in(name, file.try_clone().map_err(failed)?, choice)? {
             Some(layers) => Ok(Self::of_layers(name.to_vec(), layers)),
             None if choice.is_of_image() => {
@@ -150,7 +165,7 @@ impl Source {
             }
             None => {
                 let archive = Arc::new(Layer::in_file(name, file).map_err(failed)?);
-                Ok(Self { name: name.to_vec(), origin: Origin::Archive(archive), size: None })
+                Ok(Self { name: name.to_vec(), origin: Origin::Archive(archive), size: None, layout: None })
             }
         }
     }
@@ -161,10 +176,12 @@ impl Source {
     /// It cannot be opened or read; [`Cause::Image`](crate::Cause::Image).
     pub fn image(path: impl AsRef<Path>, choice: &ImageChoice) -> Result<Self, Error> {
         let path = path.as_ref();
-        let name = path.as_os_str().as_encoded_bytes().to_vec();
         match image::find(path, choice)? {
-            Some(layers) => Ok(Self::of_layers(name, layers)),
-            None => Err(Error::new(Action::Read, Place::Host(name), ImageError::NotAnImage)),
+            Some(layers) => Ok(Self::of_image(path, layers)),
+            None => {
+                let name = path.as_os_str().as_encoded_bytes().to_vec();
+                Err(Error::new(Action::Read, Place::Host(name), ImageError::NotAnImage))
+            }
         }
     }
 
@@ -222,7 +239,15 @@ impl Source {
     pub(crate) fn refuse_target(&self, target: &Path) -> Result<(), Cause> {
         #[cfg(target_os = "linux")]
         if let Origin::Folder(folder) = &self.origin {
-            return refuse_inside(folder, target);
+            use std::os::unix::fs::MetadataExt;
+            let own = rustix::fs::fstat(folder)?;
+            return refuse_inside(target, |above| {
+                let meta = above.metadata()?;
+                Ok((meta.dev(), meta.ino()) == (own.st_dev, own.st_ino))
+            });
+        }
+        if let Some(layout) = &self.layout {
+            refuse_inside(target, |above| is_same(above, layout))?;
         }
         match target.exists() && self.archives().iter().any(|layer| layer.blob.is_in(target)) {
             true => Err(Cause::TargetIsSource),
@@ -266,7 +291,7 @@ impl Source {
             }
             _ => return None,
         };
-        Some(Self { name: self.name.clone(), origin, size: self.size })
+        Some(Self { name: self.name.clone(), origin, size: self.size, layout: self.layout.clone() })
     }
 
     /// Returns the same source, with what was copied of its archives in place of them.
@@ -290,9 +315,7 @@ impl Source {
         let _ = match (self.origin, wanted) {
             #[cfg(target_os = "linux")]
             (Origin::Folder(folder), _) => folder::send(&folder, &self.name, content, out),
-            (Origin::Stream(stream, compressed), _) => {
-                tar::send(TarStream { stream: limit.of(stream), compressed, name: &self.name }, content, out)
-            }
+            (Origin::Stream(stream), _) => tar::send(limit.of(stream), &self.name, content, out),
             (Origin::Archive(archive), Wanted::Content) => {
                 let sent = send_content(&archive, &limit, out);
                 sent.unwrap_or_else(|e| out.push(PipeItem::Failed(e)))
@@ -309,21 +332,32 @@ impl Source {
     }
 }
 
-/// Refuses a target in `folder`, or anywhere below it.
-#[cfg(target_os = "linux")]
-fn refuse_inside(folder: &rustix::fd::OwnedFd, target: &Path) -> Result<(), Cause> {
-    use std::os::unix::fs::MetadataExt;
-    let stat = rustix::fs::fstat(folder)?;
+/// Refuses a target in a folder, or anywhere below it. `is_folder` says whether a path leads to
+/// that folder.
+fn refuse_inside(target: &Path, is_folder: impl Fn(&Path) -> io::Result<bool>) -> Result<(), Cause> {
     let above = target.parent().filter(|above| !above.as_os_str().is_empty());
     // A folder that is not there is told of when the file is made.
     let Ok(above) = above.unwrap_or(Path::new(".")).canonicalize() else { return Ok(()) };
     for above in above.ancestors() {
-        let meta = above.metadata()?;
-        if (meta.dev(), meta.ino()) == (stat.st_dev, stat.st_ino) {
+        if is_folder(above)? {
             return Err(Cause::TargetInSource);
         }
     }
     Ok(())
+}
+
+/// Returns whether two paths lead to the same folder.
+fn is_same(one: &Path, other: &Path) -> io::Result<bool> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let number = |path: &Path| path.metadata().map(|meta| (meta.dev(), meta.ino()));
+        Ok(number(one)? == number(other)?)
+    }
+    #[cfg(not(unix))]
+    {
+        Ok(one.canonicalize()? == other.canonicalize()?)
+    }
 }
 
 /// A stream, and what was read of it.
@@ -340,15 +374,21 @@ impl<R: Read> Read for Recorded<R> {
     }
 }
 
-/// Copies a stream, whose first bytes are `head`, into a file without a name.
-fn spooled(head: Vec<u8>, stream: impl Read) -> Result<File, Error> {
-    let copy = || {
+/// Copies the stream of the name `name` into a file without a name.
+fn spooled(name: &[u8], stream: impl Read, limit: &Limit) -> Result<File, Error> {
+    let copy = || -> Result<File, Cause> {
         let mut file = tempfile::tempfile()?;
-        io::copy(&mut Cursor::new(head).chain(stream), &mut file)?;
+        let mut stream = limit.of(BufReader::with_capacity(READ_AHEAD, stream));
+        io::copy(&mut stream, &mut file)?;
         Ok(file)
     };
-    let folder = || std::env::temp_dir().into_os_string().into_encoded_bytes();
-    copy().map_err(|e: io::Error| Error::new(Action::Write, Place::Host(folder()), e))
+    copy().map_err(|cause| match cause {
+        Cause::TooLarge(_) => Error::new(Action::Read, Place::Host(name.to_vec()), cause),
+        cause => {
+            let folder = std::env::temp_dir().into_os_string().into_encoded_bytes();
+            Error::new(Action::Write, Place::Host(folder), cause)
+        }
+    })
 }
 
 /// Sends the members of an archive without their data, and copies what it unpacks to.
@@ -365,10 +405,10 @@ fn send_members(
     if let Some(plain) = archive.plain().map_err(|e| archive.failed(Action::Open, e))? {
         return Ok(tar::send_plain(&plain, name, false, limit, out));
     }
-    let (stream, compressed) = archive.unpacked()?;
+    let stream = archive.unpacked()?;
     let copy = Some(copies.begin(0));
     let sent = ArchiveStream::of(limit.of(stream), None, copy, |mut stream| {
-        tar::send(TarStream { stream: &mut stream, compressed, name }, false, out)?;
+        tar::send(&mut stream, name, false, out)?;
         stream.keep();
         Ok(())
     });
@@ -395,8 +435,8 @@ fn send_content(archive: &Layer, limit: &Limit, out: &mut Outlet) -> Result<Resu
     if let Some(plain) = archive.plain().map_err(|e| archive.failed(Action::Open, e))? {
         return Ok(tar::send_plain(&plain, &archive.name, true, limit, out));
     }
-    let (stream, compressed) = archive.unpacked()?;
-    Ok(tar::send(TarStream { stream: limit.of(stream), compressed, name: &archive.name }, true, out))
+    let stream = archive.unpacked()?;
+    Ok(tar::send(limit.of(stream), &archive.name, true, out))
 }
 
 impl fmt::Debug for Source {

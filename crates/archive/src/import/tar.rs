@@ -3,31 +3,29 @@
 use crate::image::PlainArchive;
 use crate::limit::Limit;
 use crate::member::{Kind, Member};
-use crate::pipe::{Gone, Outlet, PIECE, PipeItem};
+use crate::pipe::{Gone, Outlet, PipeItem};
 use crate::tarball::{TarError, TarReader};
 use crate::{Action, Error, Place};
 use std::io::{self, BufRead};
 
-/// Bytes of a file's data that are sent at once where they are not read here.
+/// Bytes of a file's data that are sent at once. It is the same number whether they are read here
+/// or not: the allocator chooses blocks by the size of a write, so it decides where they lie.
 const RANGE: u64 = 4 << 20;
 
-/// The archive of an import, unpacked.
-pub(super) struct TarStream<'a, R> {
-    pub(super) stream: R,
-    /// Whether it is compressed. Then it is read behind the end of the archive, up to the checksum.
-    pub(super) compressed: bool,
-    /// Its name in errors.
-    pub(super) name: &'a [u8],
+/// Sends the members of an archive, with their data if `content` is wanted. Reads the stream to its
+/// end, behind that of the archive: compressed data has its checksum there, and the program that
+/// writes to a pipe would fail. Errors name the stream by `name`.
+pub(super) fn send(stream: impl BufRead, name: &[u8], content: bool, out: &mut Outlet) -> Result<(), Gone> {
+    let sent = send_all(stream, content, out);
+    end(sent, name, out)
 }
 
-/// Sends the members of an archive, with their data if `content` is wanted.
-pub(super) fn send<R: BufRead>(tar: TarStream<'_, R>, content: bool, out: &mut Outlet) -> Result<(), Gone> {
-    let TarStream { mut stream, compressed, name } = tar;
-    let sent = send_members(TarReader::new(&mut stream), content, out).and_then(|()| match compressed {
-        true => io::copy(&mut stream, &mut io::sink()).map(drop).map_err(|e| Stop::Tar(e.into())),
-        false => Ok(()),
-    });
-    end(sent, name, out)
+fn send_all(mut stream: impl BufRead, content: bool, out: &mut Outlet) -> Result<(), Stop> {
+    send_members(TarReader::new(&mut stream), content, out)?;
+    // The rest of a pipe may take any time.
+    out.flush()?;
+    io::copy(&mut stream, &mut io::sink()).map_err(TarError::from)?;
+    Ok(())
 }
 
 /// Sends as [`send`] does, but of the data only where it is in the archive's file.
@@ -41,12 +39,9 @@ pub(super) fn send_plain(
     let sent = archive.members(limit, |member, mut at| {
         let data = data_of(&member, content);
         let left_out = push(member, out)?;
-        for (start, len) in data.into_iter().filter(|_| !left_out) {
-            for part in (0..len).step_by(RANGE as usize) {
-                let end = len.min(part + RANGE);
-                let content = archive.excerpt(at + part..at + end);
-                out.push(PipeItem::Unread { offset: start + part, content })?;
-            }
+        for (offset, len) in pieces(data).filter(|_| !left_out) {
+            let content = archive.excerpt(at..at + len);
+            out.push(PipeItem::Unread { offset, content })?;
             at += len;
         }
         Ok(())
@@ -82,6 +77,13 @@ fn end(sent: Result<(), Stop>, name: &[u8], out: &mut Outlet) -> Result<(), Gone
     }
 }
 
+/// Cuts ranges into pieces that are sent at once. Returns their offsets and lengths.
+fn pieces(data: Vec<(u64, u64)>) -> impl Iterator<Item = (u64, u64)> {
+    data.into_iter().flat_map(|(start, len)| {
+        (0..len).step_by(RANGE as usize).map(move |at| (start + at, RANGE.min(len - at)))
+    })
+}
+
 /// Returns the ranges of a file that are no holes, if they are wanted.
 fn data_of(member: &Member, content: bool) -> Vec<(u64, u64)> {
     match &member.kind {
@@ -101,14 +103,9 @@ fn send_members(mut tar: TarReader<impl BufRead>, content: bool, out: &mut Outle
     while let Some(member) = tar.next()? {
         let data = data_of(&member, content);
         let left_out = push(member, out)?;
-        for (start, len) in data.into_iter().filter(|_| !left_out) {
-            let mut at = start;
-            while at < start + len {
-                let bytes = tar.read_exact((start + len - at).min(PIECE as u64) as usize)?;
-                let offset = at;
-                at += bytes.len() as u64;
-                out.push(PipeItem::Data { offset, bytes })?;
-            }
+        for (offset, len) in pieces(data).filter(|_| !left_out) {
+            let bytes = tar.read_exact(len as usize)?;
+            out.push(PipeItem::Data { offset, bytes })?;
         }
     }
     Ok(())

@@ -114,6 +114,15 @@ impl Header {
     }
 }
 
+/// Returns whether a header with a right checksum begins.
+pub(crate) fn is_header(head: &[u8]) -> bool {
+    head.first_chunk().is_some_and(|record| {
+        let header = Header(*record);
+        // The bytes of something else may add up to nothing, as signed ones.
+        number(header.field(CHKSUM)) > Some(0) && header.checksum_is_good()
+    })
+}
+
 /// Returns the entries of an old GNU sparse map: offset and length, 12 bytes each, up to an empty
 /// one.
 pub(super) fn sparse_entries(bytes: &[u8]) -> Option<Ranges> {
@@ -190,6 +199,31 @@ impl NewHeader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn headers_are_told_by_their_checksums() {
+        let new = NewHeader {
+            prefix: b"",
+            name: b"BZh91AY",
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+            size: 1,
+            mtime: 0,
+            typeflag: b'0',
+            link: b"",
+            device: (0, 0),
+        };
+        let mut bytes = new.encode();
+        assert!(is_header(&bytes) && is_header(&[&bytes[..], b"more"].concat()));
+        assert!(!is_header(&bytes[..511]) && !is_header(&[0; 512]));
+        bytes[0] += 1;
+        assert!(!is_header(&bytes));
+        // As signed bytes they add up to 0, with the blanks of the field.
+        let mut bytes = [0; 512];
+        (bytes[0], bytes[1]) = (0x80, 0x80);
+        assert!(!is_header(&bytes));
+    }
 
     #[test]
     fn numbers() {

@@ -19,6 +19,7 @@ mod sparse;
 mod write;
 
 pub(crate) use error::TarError;
+pub(crate) use header::is_header;
 pub(crate) use read::TarReader;
 pub(crate) use write::TarWriter;
 
