@@ -34,11 +34,15 @@ run() {
 lanefs() { "$bin" "$@"; }
 good() { printf '%s✔ %s%s\n' "$green" "$*" "$off"; }
 
+# The judge. It is no part of a build.
+command -v e2fsck >/dev/null || scripts/setup.sh --demo
+
 # A real tree of a few hundred megabytes at most: the first of these that is large enough.
 tree=
 for candidate in /usr/share /usr/share/doc /usr/include /usr/lib/python3 .; do
     [ -d "$candidate" ] || continue
-    size=$(du -sm "$candidate" 2>/dev/null | cut -f1)
+    # Parts of it may be closed to this user.
+    size=$(du -sm "$candidate" 2>/dev/null | cut -f1) || continue
     if [ "${size:-0}" -ge 20 ] && [ "$size" -le 1200 ]; then
         tree=$candidate
         break

@@ -4,7 +4,7 @@
 # keeps them in the target folder.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-command -v fio >/dev/null || { echo "fio is not installed: scripts/setup.sh" >&2; exit 1; }
+command -v fio >/dev/null || { echo "fio is not installed. Debian: apt-get install fio" >&2; exit 1; }
 version=$(dpkg-query -W -f '${source:Version}' fio)
 into=$(realpath -m "${CARGO_TARGET_DIR:-target}")/fio-$version
 if [ -e "$into/configured" ]; then

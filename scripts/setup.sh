@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# Installs the packages that this machine lacks for a build and the demo. --test adds those of tests
-# and benchmarks, --long those of the long judges, --images those of bench-images, --boot those of
-# judge-images, --remote those of judge-remote. Silent when nothing is missing.
+# Installs the packages that this machine lacks for a build. --demo adds that of the demo's judge,
+# --test also those of tests and benchmarks; to these --long adds those of the long judges, --images
+# those of bench-images, --boot those of judge-images, --remote those of judge-remote. Silent when
+# nothing is missing.
 set -euo pipefail
 
 if ! command -v cargo >/dev/null; then
     if [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then
         echo "cargo is installed, but not in PATH. Run:  . \"${CARGO_HOME:-$HOME/.cargo}/env\"" >&2
+    elif [ -n "${SUDO_USER:-}" ]; then
+        echo "root has no Rust. To install what $SUDO_USER builds:  make build && sudo scripts/install.sh release" >&2
     else
         echo "There is no Rust here. Run:  curl -sSf https://sh.rustup.rs | sh -s -- -y && . ~/.cargo/env" >&2
     fi
@@ -17,26 +20,27 @@ PATH=$PATH:/usr/sbin:/sbin
 packages=()
 need() { command -v "$1" >/dev/null || packages+=("$2"); }
 need cc gcc
-need pkg-config pkg-config
-need mke2fs e2fsprogs
-need debugfs e2fsprogs
-need losetup mount
-need mount mount
-need tar tar
-need script bsdutils
+# The headers of the C library: gcc only recommends them.
+echo '#include <stdio.h>' | cc -E -x c - >/dev/null 2>&1 || packages+=(libc6-dev)
+[ -z "${1:-}" ] || need e2fsck e2fsprogs
 # Judges and peers.
-if [ -n "${1:-}" ]; then
+if [ -n "${1:-}" ] && [ "$1" != --demo ]; then
     need c++ g++
     need chromium chromium
     need dbench dbench
+    need debugfs e2fsprogs
     need fio fio
     need flock util-linux
     need fsverity fsverity
     need fuse2fs fuse2fs
     need fusermount3 fuse3
     need git git
+    need losetup mount
     need make make
+    need mke2fs e2fsprogs
+    need mount mount
     need patch patch
+    need pkg-config pkg-config
     need mkfs.vfat dosfstools
     need mkfs.xfs xfsprogs
     need nbdcopy libnbd-bin
@@ -45,6 +49,7 @@ if [ -n "${1:-}" ]; then
     need pgrep procps
     need readelf binutils
     need rsync rsync
+    need script bsdutils
     need sfdisk fdisk
     need sgdisk gdisk
     need setfacl acl
@@ -52,6 +57,7 @@ if [ -n "${1:-}" ]; then
     need simg2img android-sdk-libsparse-utils
     need skopeo skopeo
     need sqlite3 sqlite3
+    need tar tar
     need umoci umoci
     need unshare util-linux
     need veritysetup cryptsetup-bin

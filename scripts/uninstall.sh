@@ -16,3 +16,8 @@ done
 printf '%s\n' "${entries[@]}" | sed -n 's/^d //p' | sort -r | while IFS= read -r dir; do
     [ ! -d "$to$dir" ] || rmdir --ignore-fail-on-non-empty "$to$dir"
 done
+# The cache of the dynamic linker has the library.
+if [ -z "$to" ] && [ "$(id -u)" -eq 0 ]; then
+    PATH=$PATH:/usr/sbin:/sbin
+    ! command -v ldconfig >/dev/null || ldconfig
+fi

@@ -102,6 +102,40 @@ static int failed(struct thread_data *td, const char *what, const char *name)
     return error;
 }
 
+static void free_volume(struct volume *v)
+{
+    free(v->name);
+    free(v->mount_options);
+    free(v);
+}
+
+/* Opens the volume of a job, with the list locked. */
+static struct volume *open_volume(struct thread_data *td, const struct options *o)
+{
+    struct volume *v = calloc(1, sizeof(*v));
+
+    if (!v) {
+        td_verror(td, ENOMEM, "volume");
+        return NULL;
+    }
+    v->name = strdup(o->volume);
+    v->mount_options = strdup(o->mount_options ? o->mount_options : "");
+    if (!v->name || !v->mount_options) {
+        td_verror(td, ENOMEM, "volume");
+        free_volume(v);
+        return NULL;
+    }
+    v->handle = lanefs_open_volume(v->name, v->mount_options);
+    if (!v->handle) {
+        failed(td, "cannot open", v->name);
+        free_volume(v);
+        return NULL;
+    }
+    v->next = volumes;
+    volumes = v;
+    return v;
+}
+
 /* Returns the volume of a job, and opens it if no other job has. */
 static struct volume *take_volume(struct thread_data *td)
 {
@@ -117,18 +151,7 @@ static struct volume *take_volume(struct thread_data *td)
         td_verror(td, EINVAL, "mount_options");
         v = NULL;
     } else if (!v) {
-        v = calloc(1, sizeof(*v));
-        v->handle = lanefs_open_volume(o->volume, o->mount_options);
-        if (v->handle) {
-            v->name = strdup(o->volume);
-            v->mount_options = o->mount_options ? strdup(o->mount_options) : NULL;
-            v->next = volumes;
-            volumes = v;
-        } else {
-            failed(td, "cannot open", o->volume);
-            free(v);
-            v = NULL;
-        }
+        v = open_volume(td, o);
     }
     if (v)
         v->jobs++;
@@ -142,9 +165,7 @@ static int close_volume(struct volume *v)
 
     if (ret)
         log_err("lanefs: cannot close %s: %s\n", v->name, lanefs_last_error());
-    free(v->name);
-    free(v->mount_options);
-    free(v);
+    free_volume(v);
     return ret;
 }
 
@@ -160,12 +181,17 @@ static struct job *make_job(struct thread_data *td)
 {
     struct job *job = calloc(1, sizeof(*job));
 
-    if (!job)
+    if (!job) {
+        td_verror(td, ENOMEM, "job");
         return NULL;
+    }
     job->ios = calloc(td->o.iodepth, sizeof(*job->ios));
     job->waiting = calloc(td->o.iodepth, sizeof(*job->waiting));
     job->done = calloc(td->o.iodepth, sizeof(*job->done));
-    job->volume = job->ios && job->waiting && job->done ? take_volume(td) : NULL;
+    if (job->ios && job->waiting && job->done)
+        job->volume = take_volume(td);
+    else
+        td_verror(td, ENOMEM, "job");
     if (job->volume)
         return job;
     free_job(job);
@@ -302,7 +328,8 @@ static int allocate(struct thread_data *td, struct lanefs_file *file, int64_t si
     case FIO_FALLOCATE_TRUNCATE:
         return lanefs_ftruncate(file, size);
     default:
-        return lanefs_fallocate(file, 0, 0, size);
+        /* A file without extents, as on ext2 and ext3, gets its blocks when it is written. */
+        return lanefs_fallocate(file, 0, 0, size) && errno != EOPNOTSUPP ? -1 : 0;
     }
 }
 
@@ -326,7 +353,7 @@ static int lay_out(struct thread_data *td, struct lanefs_file *file, uint64_t si
         ret = lanefs_pwrite(file, buf, bs, (int64_t)at) == (ssize_t)bs ? 0 : -1;
     }
     free(buf);
-    return ret || !td->o.create_fsync ? ret : lanefs_fsync(file);
+    return ret || td->terminate || !td->o.create_fsync ? ret : lanefs_fsync(file);
 }
 
 /* Lays out files that are smaller than the job wants, before it runs, as fio does. */
@@ -334,16 +361,17 @@ static int engine_prepopulate_file(struct thread_data *td, struct fio_file *f)
 {
     uint64_t size = f->io_size + f->file_offset;
     int whole = td_read(td) || (td_write(td) && td->o.overwrite && !td->o.file_append);
+    int anew = whole || !td->o.file_append;
     struct lanefs_file *file;
     int ret;
 
-    if (size <= f->real_file_size || td->o.create_on_open)
+    if (size <= f->real_file_size || td->o.create_on_open || td->terminate)
         return 0;
     if (read_only) {
         log_err("lanefs: %s is to be made, and fio runs with --readonly\n", f->file_name);
         return 1;
     }
-    if ((whole || !td->o.file_append) && lanefs_unlink(volume_of(td), f->file_name) && errno != ENOENT)
+    if (anew && lanefs_unlink(volume_of(td), f->file_name) && errno != ENOENT)
         return failed(td, "cannot remove", f->file_name);
     file = open_or_make(td, f->file_name, td->o.allow_create ? O_WRONLY | O_CREAT : O_WRONLY);
     if (!file)
@@ -356,6 +384,9 @@ static int engine_prepopulate_file(struct thread_data *td, struct fio_file *f)
     else
         f->real_file_size = size;
     lanefs_close(file);
+    /* It has its whole size already: the next job would take it for laid out. */
+    if (anew && (ret || td->terminate))
+        lanefs_unlink(volume_of(td), f->file_name);
     return ret;
 }
 
@@ -518,7 +549,8 @@ static enum fio_q_status engine_queue(struct thread_data *td, struct io_u *io_u)
 struct ioengine_ops ioengine = {
     .name = "lanefs",
     .version = FIO_IOOPS_VERSION,
-    .flags = FIO_DISKLESSIO | FIO_NODISKUTIL,
+    /* Threads that submit for a job have no state of it. */
+    .flags = FIO_DISKLESSIO | FIO_NODISKUTIL | FIO_NO_OFFLOAD,
     .setup = engine_setup,
     .cleanup = engine_cleanup,
     .queue = engine_queue,

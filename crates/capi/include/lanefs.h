@@ -290,8 +290,8 @@ int lanefs_fstat(struct lanefs_file *file, struct lanefs_stat *out);
 // Sets the permissions of what is at `path`, the low 12 bits of `mode`; a symbolic link at the end
 // is followed.
 //
-// Errors: ENOENT, ENOTDIR, ELOOP, EPERM (immutable), EROFS, ENOSPC, EUCLEAN, EIO, ENODEV, EBADF,
-// EFAULT.
+// Errors: ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG, EPERM (immutable), EROFS, ENOSPC, EUCLEAN, EIO,
+// ENODEV, EBADF, EFAULT.
 int lanefs_chmod(struct lanefs_volume *volume, const char *path, mode_t mode);
 
 // Sets the permissions of an open file.
@@ -300,7 +300,8 @@ int lanefs_chmod(struct lanefs_volume *volume, const char *path, mode_t mode);
 int lanefs_fchmod(struct lanefs_file *file, mode_t mode);
 
 // Sets owner and group of what is at `path`; (uid_t)-1 and (gid_t)-1 leave them. A symbolic link
-// at the end is followed. Takes set-user-id and set-group-id from a file, as the kernel does.
+// at the end is followed. Takes set-user-id and set-group-id from a file, as the kernel does, but
+// not if both are left: then only the time of the last change of the inode is set.
 //
 // Errors: as lanefs_chmod.
 int lanefs_chown(struct lanefs_volume *volume, const char *path, uid_t uid, gid_t gid);
@@ -340,7 +341,7 @@ int lanefs_listio(struct lanefs_io *list, int count);
 
 // Opens a directory for listing. A symbolic link at the end is followed.
 //
-// Errors: ENOENT, ENOTDIR, ELOOP, EUCLEAN, EIO, ENODEV, EMFILE, EBADF, EFAULT.
+// Errors: ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG, EUCLEAN, EIO, ENODEV, EMFILE, EBADF, EFAULT.
 struct lanefs_dir *lanefs_opendir(struct lanefs_volume *volume, const char *path);
 
 // Puts the next entry into `out`, "." and ".." too: 1; 0 at the end; -1 if it fails. An entry that
@@ -452,33 +453,34 @@ int lanefs_mkfs(const char *name, uint64_t size, const char *options);
 
 // Makes a directory, owned by 0:0.
 //
-// Errors: EEXIST, ENOENT, ENOTDIR, EMLINK, ENOSPC, ENAMETOOLONG, EPERM, EROFS, EUCLEAN, EIO,
-// ENODEV, EBADF, EFAULT.
+// Errors: EEXIST, ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG, EMLINK, ENOSPC, EPERM, EROFS, EUCLEAN,
+// EIO, ENODEV, EBADF, EFAULT.
 int lanefs_mkdir(struct lanefs_volume *volume, const char *path, mode_t mode);
 
 // Removes an empty directory.
 //
-// Errors: ENOTEMPTY, ENOENT, ENOTDIR, EBUSY (the root), EINVAL ("."), EPERM, EROFS, EUCLEAN, EIO,
-// ENODEV, EBADF, EFAULT.
+// Errors: ENOTEMPTY, ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG, EBUSY (the root), EINVAL ("."), EPERM,
+// EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 int lanefs_rmdir(struct lanefs_volume *volume, const char *path);
 
 // Removes a name of something that is no directory. The file goes with its last name and its last
 // user.
 //
-// Errors: ENOENT, EISDIR, ENOTDIR, EPERM, EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+// Errors: ENOENT, EISDIR, ENOTDIR, ELOOP, ENAMETOOLONG, EPERM, EROFS, EUCLEAN, EIO, ENODEV, EBADF,
+// EFAULT.
 int lanefs_unlink(struct lanefs_volume *volume, const char *path);
 
 // Renames, as renameat2(2). `flags` is 0 (what is at `to` is replaced), LANEFS_RENAME_NOREPLACE,
 // LANEFS_RENAME_EXCHANGE or LANEFS_RENAME_WHITEOUT.
 //
-// Errors: ENOENT, EEXIST, ENOTEMPTY, EISDIR, ENOTDIR, EBUSY (the root), EINVAL (below itself;
-// flags), EMLINK, ENOSPC, EPERM, EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+// Errors: ENOENT, EEXIST, ENOTEMPTY, EISDIR, ENOTDIR, ELOOP, ENAMETOOLONG, EBUSY (the root),
+// EINVAL (below itself; flags), EMLINK, ENOSPC, EPERM, EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 int lanefs_rename(struct lanefs_volume *volume, const char *from, const char *to, unsigned int flags);
 
 // Gives what is at `from` the name `to` too. A symbolic link is linked itself.
 //
-// Errors: EEXIST, ENOENT, ENOTDIR, EPERM (a directory; immutable), EMLINK, ENOSPC, EROFS, EUCLEAN,
-// EIO, ENODEV, EBADF, EFAULT.
+// Errors: EEXIST, ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG, EPERM (a directory; immutable), EMLINK,
+// ENOSPC, EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 int lanefs_link(struct lanefs_volume *volume, const char *from, const char *to);
 
 // Gives an open file, such as one made with O_TMPFILE, the name `to`.
@@ -488,39 +490,43 @@ int lanefs_flink(struct lanefs_file *file, struct lanefs_volume *volume, const c
 
 // Makes a symbolic link at `path` to `target`.
 //
-// Errors: EEXIST, ENOENT (also: an empty target), ENOTDIR, ENAMETOOLONG, ENOSPC, EPERM, EROFS,
-// EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+// Errors: EEXIST, ENOENT (also: an empty target), ENOTDIR, ELOOP, ENAMETOOLONG, ENOSPC, EPERM,
+// EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 int lanefs_symlink(struct lanefs_volume *volume, const char *target, const char *path);
 
 // Puts the target of a symbolic link into `buf`, without a NUL at its end; what does not fit into
 // `size` bytes is cut off. How many bytes it put there.
 //
-// Errors: EINVAL (no symbolic link; `size` of 0), ENOENT, ENOTDIR, ELOOP, EUCLEAN, EIO, ENODEV,
-// EBADF, EFAULT.
+// Errors: EINVAL (no symbolic link; `size` of 0), ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG, EUCLEAN,
+// EIO, ENODEV, EBADF, EFAULT.
 ssize_t lanefs_readlink(struct lanefs_volume *volume, const char *path, char *buf, size_t size);
 
 // Makes a device file, fifo, socket or empty file, by the type in `mode` (S_IFMT; 0 is a file).
 // `dev` is makedev(3) of a device file's numbers.
 //
-// Errors: EEXIST, ENOENT, ENOTDIR, EINVAL (another type, a device number that no inode can hold),
-// ENOSPC, ENAMETOOLONG, EPERM, EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+// Errors: EEXIST, ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG, EINVAL (another type, a device number that
+// no inode can hold), ENOSPC, EPERM, EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 int lanefs_mknod(struct lanefs_volume *volume, const char *path, mode_t mode, dev_t dev);
 
 // Opens a regular file. Paths begin at the volume's root, with or without a slash.
 //
 // `flags` are those of open(2) in <fcntl.h>: one of O_RDONLY, O_WRONLY, O_RDWR, and any of
-// O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_DIRECT, O_SYNC, O_DSYNC, O_NOFOLLOW, O_TMPFILE (`path` is
-// a directory; without O_DIRECT, O_SYNC, O_DSYNC and O_EXCL). O_CLOEXEC, O_NOATIME, O_NOCTTY,
-// O_NONBLOCK and O_LARGEFILE change nothing. O_DIRECT takes memory, places and lengths that are
-// not aligned, too, and copies them then. LANEFS_O_UNCACHED is like RWF_DONTCACHE for every read
-// and write: those of 128 KiB and more bypass the page cache, if they are of whole blocks.
+// O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_DIRECT, O_SYNC, O_DSYNC, O_NOFOLLOW, O_TMPFILE. O_CLOEXEC,
+// O_NOATIME, O_NOCTTY, O_NONBLOCK and O_LARGEFILE change nothing. O_DIRECT takes memory, places
+// and lengths that are not aligned, too, and copies them then. LANEFS_O_UNCACHED is like
+// RWF_DONTCACHE for every read and write: those of 128 KiB and more bypass the page cache, if they
+// are of whole blocks.
+//
+// With O_TMPFILE `path` is a directory. It goes with O_WRONLY or O_RDWR, and without O_CREAT,
+// O_EXCL, O_DIRECT, O_SYNC, O_DSYNC and LANEFS_O_UNCACHED.
 //
 // `mode` is that of a file that is made; no umask is applied, and its owner is 0:0. No
 // permission is checked: a caller that has the volume has all of it.
 //
-// Errors: ENOENT, EEXIST, EISDIR, ENOTDIR, ELOOP, ENAMETOOLONG, EROFS, ENOSPC, EPERM (immutable),
-// EUCLEAN, EIO, ENODEV (the volume was closed), EINVAL (flags; a device, fifo or socket), EMFILE,
-// EBADF, EFAULT.
+// Errors: ENOENT, EEXIST, EISDIR, ENOTDIR, ELOOP, ENAMETOOLONG, EROFS, ENOSPC, EPERM (to write: an
+// immutable file, an append-only one without O_APPEND, one with a hash tree; to make: in an
+// immutable directory), EUCLEAN, EIO, ENODEV (the volume was closed), EINVAL (flags; a device,
+// fifo or socket), EMFILE, EBADF, EFAULT.
 struct lanefs_file *lanefs_open(struct lanefs_volume *volume, const char *path, int flags, mode_t mode);
 
 // Closes a file, when all calls that use it have returned. What was written is not durable by
@@ -539,12 +545,11 @@ const char *lanefs_version(void);
 // `pmem:FILE`, the same mapped, or an `nbd:`, `rbd:`, `overlay:` or `cached:` URL: docs/images.md
 // and docs/remote.md. `options` is a list of words as mount(8) takes them, with commas between:
 // `ro`, `noload`, `commit=30`, `dioread_lock`, `nodelalloc`, `locking=range`, `cache=64M`, ...:
-// docs/c-library.md has them all.
-// NULL is the same as "".
+// docs/c-library.md has them all. NULL is the same as "".
 //
-// Errors: EINVAL for an unknown option (the message names it), and for what is no
-// volume; ENOENT, EACCES, EBUSY (another opener or a mount has it), EUCLEAN (it breaks a rule of
-// the format), EOPNOTSUPP (it needs a feature that lanefs does not have), EIO.
+// Errors: EINVAL (an unknown option, which the message names; no ext4 volume), ENOENT, EACCES,
+// EISDIR, EBUSY (another opener or a mount has it), EUCLEAN (it breaks a rule of the format),
+// EOPNOTSUPP (it needs a feature that lanefs does not have), EMFILE, EIO, EFAULT.
 struct lanefs_volume *lanefs_open_volume(const char *name, const char *options);
 
 // Makes everything durable, empties the journal and marks the volume as clean. Waits for calls
@@ -586,7 +591,8 @@ int64_t lanefs_trim(struct lanefs_volume *volume, uint64_t start, uint64_t len, 
 // A symbolic link at the end is not followed, here and in the other calls on attributes of paths.
 //
 // Errors: ENODATA (no such attribute), ERANGE (no room; a name that is too long), EOPNOTSUPP (a
-// name without a known prefix), ENOENT, ENOTDIR, ELOOP, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+// name without a known prefix), ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG, EUCLEAN, EIO, ENODEV, EBADF,
+// EFAULT.
 ssize_t lanefs_lgetxattr(struct lanefs_volume *volume, const char *path, const char *name, void *value, size_t size);
 
 // Puts the names of all attributes into `list`, each with a NUL behind it; how many bytes they
@@ -599,7 +605,7 @@ ssize_t lanefs_llistxattr(struct lanefs_volume *volume, const char *path, char *
 //
 // Errors: EEXIST and ENODATA (by `flags`), ENOSPC (it fits nowhere), E2BIG (more than 65536
 // bytes), ERANGE (the name's length), EOPNOTSUPP (a name without a known prefix), EINVAL (flags),
-// EPERM, EROFS, ENOENT, ENOTDIR, ELOOP, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+// EPERM, EROFS, ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 int lanefs_lsetxattr(struct lanefs_volume *volume,
                      const char *path,
                      const char *name,

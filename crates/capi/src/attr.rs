@@ -140,8 +140,8 @@ pub unsafe extern "C" fn lanefs_fstat(file: *mut lanefs_file, out: *mut lanefs_s
 /// Sets the permissions of what is at `path`, the low 12 bits of `mode`; a symbolic link at the end
 /// is followed.
 ///
-/// Errors: ENOENT, ENOTDIR, ELOOP, EPERM (immutable), EROFS, ENOSPC, EUCLEAN, EIO, ENODEV, EBADF,
-/// EFAULT.
+/// Errors: ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG, EPERM (immutable), EROFS, ENOSPC, EUCLEAN, EIO,
+/// ENODEV, EBADF, EFAULT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lanefs_chmod(
     volume: *mut lanefs_volume,
@@ -162,7 +162,8 @@ pub extern "C" fn lanefs_fchmod(file: *mut lanefs_file, mode: mode_t) -> c_int {
 }
 
 /// Sets owner and group of what is at `path`; (uid_t)-1 and (gid_t)-1 leave them. A symbolic link
-/// at the end is followed. Takes set-user-id and set-group-id from a file, as the kernel does.
+/// at the end is followed. Takes set-user-id and set-group-id from a file, as the kernel does, but
+/// not if both are left: then only the time of the last change of the inode is set.
 ///
 /// Errors: as lanefs_chmod.
 #[unsafe(no_mangle)]

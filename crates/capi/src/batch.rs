@@ -59,6 +59,10 @@ pub unsafe extern "C" fn lanefs_listio(list: *mut lanefs_io, count: c_int) -> c_
     call(|| {
         // SAFETY: `count` requests or null, as the header says.
         let list = unsafe { args::list(list, count)? };
+        // What a panic leaves undone has failed.
+        for io in &mut *list {
+            (io.done, io.error) = (-1, libc::EIO);
+        }
         // Held until all requests are done: a thread that closes one of the files waits.
         let files: Vec<Result<Open<'static, File>>> = list.iter().map(|io| file(io.file)).collect();
         let mut failures = Vec::new();

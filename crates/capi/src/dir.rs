@@ -7,7 +7,7 @@ use crate::answer::{Failure, Result, call};
 use crate::args;
 use crate::table::{Open, Table};
 use crate::volume::{lanefs_volume, volume};
-use lanefs::{Dir, DirEntry, FileType};
+use lanefs::{At, Dir, DirEntry, FileType};
 use libc::{c_char, c_int};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -24,31 +24,36 @@ pub struct lanefs_dir {
 
 static DIRS: Table<Listing> = Table::new(3);
 
-struct Listing {
+pub(crate) struct Listing {
     dir: Dir,
-    at: Mutex<At>,
+    place: Mutex<ListingPlace>,
 }
 
+impl Listing {
+    /// Returns operations on paths that begin at the directory.
+    pub(crate) fn at(&self) -> At<'_> {
+        self.dir.at()
+    }
+}
+
+/// Where a listing is.
 #[derive(Default)]
-struct At {
+struct ListingPlace {
     /// Of the last entry in `ahead`, or where to begin.
     cookie: u64,
     ahead: VecDeque<DirEntry>,
 }
 
-fn listing(handle: *mut lanefs_dir) -> Result<Open<'static, Listing>> {
+/// Returns the open directory of a handle. A thread that closes it waits until the answer is
+/// dropped.
+pub(crate) fn dir(handle: *mut lanefs_dir) -> Result<Open<'static, Listing>> {
     DIRS.get(handle.addr()).ok_or_else(not_open)
-}
-
-/// Returns the directory of a handle.
-pub(crate) fn dir(handle: *mut lanefs_dir) -> Result<Dir> {
-    Ok(listing(handle)?.dir.clone())
 }
 
 /// Makes a handle for a directory.
 pub(crate) fn keep_dir(dir: Dir) -> Result<*mut lanefs_dir> {
     let full = |_| Failure::new(libc::EMFILE, "too many open directories");
-    let handle = DIRS.insert(Listing { dir, at: Mutex::default() }).map_err(full)?;
+    let handle = DIRS.insert(Listing { dir, place: Mutex::default() }).map_err(full)?;
     Ok(std::ptr::without_provenance_mut(handle))
 }
 
@@ -73,7 +78,7 @@ pub struct lanefs_dirent {
 
 /// Opens a directory for listing. A symbolic link at the end is followed.
 ///
-/// Errors: ENOENT, ENOTDIR, ELOOP, EUCLEAN, EIO, ENODEV, EMFILE, EBADF, EFAULT.
+/// Errors: ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG, EUCLEAN, EIO, ENODEV, EMFILE, EBADF, EFAULT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lanefs_opendir(volume: *mut lanefs_volume, path: *const c_char) -> *mut lanefs_dir {
     call(|| {
@@ -91,22 +96,22 @@ pub unsafe extern "C" fn lanefs_opendir(volume: *mut lanefs_volume, path: *const
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lanefs_readdir(dir: *mut lanefs_dir, out: *mut lanefs_dirent) -> c_int {
     call(|| {
-        let open = listing(dir)?;
+        let open = self::dir(dir)?;
         if out.is_null() {
             return Err(Failure::new(libc::EFAULT, "a null pointer"));
         }
-        let mut at = open.at.lock();
-        if at.ahead.is_empty() {
-            let (from, mut batch) = (at.cookie, VecDeque::with_capacity(BATCH));
+        let mut place = open.place.lock();
+        if place.ahead.is_empty() {
+            let (from, mut batch) = (place.cookie, VecDeque::with_capacity(BATCH));
             open.dir.read_dir_from(from, |e| {
                 let (name, ino, file_type, cookie) = (e.name.to_owned(), e.ino, e.file_type, e.cookie);
                 batch.push_back(DirEntry { name, ino, file_type, cookie });
                 if batch.len() < BATCH { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             })?;
-            at.cookie = batch.back().map_or(from, |last| last.cookie);
-            at.ahead = batch;
+            place.cookie = batch.back().map_or(from, |last| last.cookie);
+            place.ahead = batch;
         }
-        let Some(entry) = at.ahead.pop_front() else { return Ok(0) };
+        let Some(entry) = place.ahead.pop_front() else { return Ok(0) };
         // SAFETY: room for one, as the header says.
         unsafe { args::give(out, dirent_of(&entry))? };
         Ok(1)
@@ -138,8 +143,8 @@ fn dirent_of(entry: &DirEntry) -> lanefs_dirent {
 #[unsafe(no_mangle)]
 pub extern "C" fn lanefs_seekdir(dir: *mut lanefs_dir, place: u64) -> c_int {
     call(|| {
-        let open = listing(dir)?;
-        *open.at.lock() = At { cookie: place, ahead: VecDeque::new() };
+        let open = self::dir(dir)?;
+        *open.place.lock() = ListingPlace { cookie: place, ahead: VecDeque::new() };
         Ok(0)
     })
 }
@@ -153,4 +158,27 @@ pub extern "C" fn lanefs_closedir(dir: *mut lanefs_dir) -> c_int {
         DIRS.remove(dir.addr()).ok_or_else(not_open)?;
         Ok(0)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// Each call on a path from a directory on holds what [`dir`] returns until it is done.
+    #[test]
+    fn a_close_waits_for_the_users_of_a_directory() {
+        let volume = lanefs::Volume::in_memory(16 << 20).unwrap();
+        let handle = keep_dir(volume.open_dir("/").unwrap()).unwrap();
+        let (open, address) = (dir(handle).unwrap(), handle.addr());
+        let closer = std::thread::spawn(move || lanefs_closedir(std::ptr::without_provenance_mut(address)));
+        // No call begins any more.
+        while dir(handle).is_ok() {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!closer.is_finished() && open.at().exists("/").unwrap());
+        drop(open);
+        assert_eq!(closer.join().unwrap(), 0);
+    }
 }

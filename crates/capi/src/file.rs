@@ -85,8 +85,15 @@ pub unsafe extern "C" fn lanefs_preadv(
             let buf = unsafe { args::memory_mut(one.iov_base, one.iov_len)? };
             return Ok(file.read_at(buf, offset)?.cast_signed());
         }
-        let mut whole = args::zeroed(total)?;
-        let done = file.read_at(&mut whole, offset)?;
+        // Memory for what the file has, however much is asked for. The byte more shows whether the
+        // file has grown meanwhile: one read sees all of a write or none of it.
+        let left = file.metadata().len().saturating_sub(offset).saturating_add(1);
+        let mut whole = args::zeroed(usize::try_from(left).map_or(total, |left| left.min(total)))?;
+        let mut done = file.read_at(&mut whole, offset)?;
+        if done == whole.len() && done < total {
+            whole = args::zeroed(total)?;
+            done = file.read_at(&mut whole, offset)?;
+        }
         for (segment, part) in args::parts(segments, done) {
             // SAFETY: as above.
             let room = unsafe { args::memory_mut(segment.iov_base, segment.iov_len)? };
@@ -225,7 +232,7 @@ pub extern "C" fn lanefs_seek(file: *mut lanefs_file, offset: i64, whence: c_int
             LANEFS_SEEK_HOLE => file.seek_hole(from)?,
             _ => return Err(Failure::invalid("neither LANEFS_SEEK_DATA nor LANEFS_SEEK_HOLE")),
         };
-        // No place in a file of ext4 is beyond 2^44 bytes.
+        // No place in a file of ext4 is beyond 2^48 bytes, those of 2^32 blocks of 64 KiB.
         Ok(found.cast_signed())
     })
 }

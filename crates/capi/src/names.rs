@@ -19,8 +19,8 @@ pub const LANEFS_RENAME_WHITEOUT: c_uint = 4;
 
 /// Makes a directory, owned by 0:0.
 ///
-/// Errors: EEXIST, ENOENT, ENOTDIR, EMLINK, ENOSPC, ENAMETOOLONG, EPERM, EROFS, EUCLEAN, EIO,
-/// ENODEV, EBADF, EFAULT.
+/// Errors: EEXIST, ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG, EMLINK, ENOSPC, EPERM, EROFS, EUCLEAN,
+/// EIO, ENODEV, EBADF, EFAULT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lanefs_mkdir(
     volume: *mut lanefs_volume,
@@ -37,8 +37,8 @@ pub unsafe extern "C" fn lanefs_mkdir(
 
 /// Removes an empty directory.
 ///
-/// Errors: ENOTEMPTY, ENOENT, ENOTDIR, EBUSY (the root), EINVAL ("."), EPERM, EROFS, EUCLEAN, EIO,
-/// ENODEV, EBADF, EFAULT.
+/// Errors: ENOTEMPTY, ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG, EBUSY (the root), EINVAL ("."), EPERM,
+/// EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lanefs_rmdir(volume: *mut lanefs_volume, path: *const c_char) -> c_int {
     call(|| {
@@ -52,7 +52,8 @@ pub unsafe extern "C" fn lanefs_rmdir(volume: *mut lanefs_volume, path: *const c
 /// Removes a name of something that is no directory. The file goes with its last name and its last
 /// user.
 ///
-/// Errors: ENOENT, EISDIR, ENOTDIR, EPERM, EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+/// Errors: ENOENT, EISDIR, ENOTDIR, ELOOP, ENAMETOOLONG, EPERM, EROFS, EUCLEAN, EIO, ENODEV, EBADF,
+/// EFAULT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lanefs_unlink(volume: *mut lanefs_volume, path: *const c_char) -> c_int {
     call(|| {
@@ -66,8 +67,8 @@ pub unsafe extern "C" fn lanefs_unlink(volume: *mut lanefs_volume, path: *const 
 /// Renames, as renameat2(2). `flags` is 0 (what is at `to` is replaced), LANEFS_RENAME_NOREPLACE,
 /// LANEFS_RENAME_EXCHANGE or LANEFS_RENAME_WHITEOUT.
 ///
-/// Errors: ENOENT, EEXIST, ENOTEMPTY, EISDIR, ENOTDIR, EBUSY (the root), EINVAL (below itself;
-/// flags), EMLINK, ENOSPC, EPERM, EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+/// Errors: ENOENT, EEXIST, ENOTEMPTY, EISDIR, ENOTDIR, ELOOP, ENAMETOOLONG, EBUSY (the root),
+/// EINVAL (below itself; flags), EMLINK, ENOSPC, EPERM, EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lanefs_rename(
     volume: *mut lanefs_volume,
@@ -86,8 +87,8 @@ pub unsafe extern "C" fn lanefs_rename(
 
 /// Gives what is at `from` the name `to` too. A symbolic link is linked itself.
 ///
-/// Errors: EEXIST, ENOENT, ENOTDIR, EPERM (a directory; immutable), EMLINK, ENOSPC, EROFS, EUCLEAN,
-/// EIO, ENODEV, EBADF, EFAULT.
+/// Errors: EEXIST, ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG, EPERM (a directory; immutable), EMLINK,
+/// ENOSPC, EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lanefs_link(
     volume: *mut lanefs_volume,
@@ -122,8 +123,8 @@ pub unsafe extern "C" fn lanefs_flink(
 
 /// Makes a symbolic link at `path` to `target`.
 ///
-/// Errors: EEXIST, ENOENT (also: an empty target), ENOTDIR, ENAMETOOLONG, ENOSPC, EPERM, EROFS,
-/// EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+/// Errors: EEXIST, ENOENT (also: an empty target), ENOTDIR, ELOOP, ENAMETOOLONG, ENOSPC, EPERM,
+/// EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lanefs_symlink(
     volume: *mut lanefs_volume,
@@ -142,8 +143,8 @@ pub unsafe extern "C" fn lanefs_symlink(
 /// Puts the target of a symbolic link into `buf`, without a NUL at its end; what does not fit into
 /// `size` bytes is cut off. How many bytes it put there.
 ///
-/// Errors: EINVAL (no symbolic link; `size` of 0), ENOENT, ENOTDIR, ELOOP, EUCLEAN, EIO, ENODEV,
-/// EBADF, EFAULT.
+/// Errors: EINVAL (no symbolic link; `size` of 0), ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG, EUCLEAN,
+/// EIO, ENODEV, EBADF, EFAULT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lanefs_readlink(
     volume: *mut lanefs_volume,
@@ -162,8 +163,8 @@ pub unsafe extern "C" fn lanefs_readlink(
 /// Makes a device file, fifo, socket or empty file, by the type in `mode` (S_IFMT; 0 is a file).
 /// `dev` is makedev(3) of a device file's numbers.
 ///
-/// Errors: EEXIST, ENOENT, ENOTDIR, EINVAL (another type, a device number that no inode can hold),
-/// ENOSPC, ENAMETOOLONG, EPERM, EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+/// Errors: EEXIST, ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG, EINVAL (another type, a device number that
+/// no inode can hold), ENOSPC, EPERM, EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lanefs_mknod(
     volume: *mut lanefs_volume,

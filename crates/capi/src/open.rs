@@ -37,18 +37,22 @@ pub(crate) fn permissions(mode: mode_t) -> u16 {
 /// Opens a regular file. Paths begin at the volume's root, with or without a slash.
 ///
 /// `flags` are those of open(2) in <fcntl.h>: one of O_RDONLY, O_WRONLY, O_RDWR, and any of
-/// O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_DIRECT, O_SYNC, O_DSYNC, O_NOFOLLOW, O_TMPFILE (`path` is
-/// a directory; without O_DIRECT, O_SYNC, O_DSYNC and O_EXCL). O_CLOEXEC, O_NOATIME, O_NOCTTY,
-/// O_NONBLOCK and O_LARGEFILE change nothing. O_DIRECT takes memory, places and lengths that are
-/// not aligned, too, and copies them then. LANEFS_O_UNCACHED is like RWF_DONTCACHE for every read
-/// and write: those of 128 KiB and more bypass the page cache, if they are of whole blocks.
+/// O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_DIRECT, O_SYNC, O_DSYNC, O_NOFOLLOW, O_TMPFILE. O_CLOEXEC,
+/// O_NOATIME, O_NOCTTY, O_NONBLOCK and O_LARGEFILE change nothing. O_DIRECT takes memory, places
+/// and lengths that are not aligned, too, and copies them then. LANEFS_O_UNCACHED is like
+/// RWF_DONTCACHE for every read and write: those of 128 KiB and more bypass the page cache, if they
+/// are of whole blocks.
+///
+/// With O_TMPFILE `path` is a directory. It goes with O_WRONLY or O_RDWR, and without O_CREAT,
+/// O_EXCL, O_DIRECT, O_SYNC, O_DSYNC and LANEFS_O_UNCACHED.
 ///
 /// `mode` is that of a file that is made; no umask is applied, and its owner is 0:0. No
 /// permission is checked: a caller that has the volume has all of it.
 ///
-/// Errors: ENOENT, EEXIST, EISDIR, ENOTDIR, ELOOP, ENAMETOOLONG, EROFS, ENOSPC, EPERM (immutable),
-/// EUCLEAN, EIO, ENODEV (the volume was closed), EINVAL (flags; a device, fifo or socket), EMFILE,
-/// EBADF, EFAULT.
+/// Errors: ENOENT, EEXIST, EISDIR, ENOTDIR, ELOOP, ENAMETOOLONG, EROFS, ENOSPC, EPERM (to write: an
+/// immutable file, an append-only one without O_APPEND, one with a hash tree; to make: in an
+/// immutable directory), EUCLEAN, EIO, ENODEV (the volume was closed), EINVAL (flags; a device,
+/// fifo or socket), EMFILE, EBADF, EFAULT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lanefs_open(
     volume: *mut lanefs_volume,

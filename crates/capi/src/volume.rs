@@ -59,12 +59,11 @@ pub extern "C" fn lanefs_version() -> *const c_char {
 /// `pmem:FILE`, the same mapped, or an `nbd:`, `rbd:`, `overlay:` or `cached:` URL: docs/images.md
 /// and docs/remote.md. `options` is a list of words as mount(8) takes them, with commas between:
 /// `ro`, `noload`, `commit=30`, `dioread_lock`, `nodelalloc`, `locking=range`, `cache=64M`, ...:
-/// docs/c-library.md has them all.
-/// NULL is the same as "".
+/// docs/c-library.md has them all. NULL is the same as "".
 ///
-/// Errors: EINVAL for an unknown option (the message names it), and for what is no
-/// volume; ENOENT, EACCES, EBUSY (another opener or a mount has it), EUCLEAN (it breaks a rule of
-/// the format), EOPNOTSUPP (it needs a feature that lanefs does not have), EIO.
+/// Errors: EINVAL (an unknown option, which the message names; no ext4 volume), ENOENT, EACCES,
+/// EISDIR, EBUSY (another opener or a mount has it), EUCLEAN (it breaks a rule of the format),
+/// EOPNOTSUPP (it needs a feature that lanefs does not have), EMFILE, EIO, EFAULT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lanefs_open_volume(
     name: *const c_char,

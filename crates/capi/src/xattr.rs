@@ -19,7 +19,8 @@ pub const LANEFS_XATTR_REPLACE: c_int = 2;
 /// A symbolic link at the end is not followed, here and in the other calls on attributes of paths.
 ///
 /// Errors: ENODATA (no such attribute), ERANGE (no room; a name that is too long), EOPNOTSUPP (a
-/// name without a known prefix), ENOENT, ENOTDIR, ELOOP, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+/// name without a known prefix), ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG, EUCLEAN, EIO, ENODEV, EBADF,
+/// EFAULT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lanefs_lgetxattr(
     volume: *mut lanefs_volume,
@@ -75,7 +76,7 @@ fn hand_out(found: &[u8], room: &mut [u8]) -> Result<ssize_t> {
 ///
 /// Errors: EEXIST and ENODATA (by `flags`), ENOSPC (it fits nowhere), E2BIG (more than 65536
 /// bytes), ERANGE (the name's length), EOPNOTSUPP (a name without a known prefix), EINVAL (flags),
-/// EPERM, EROFS, ENOENT, ENOTDIR, ELOOP, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+/// EPERM, EROFS, ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lanefs_lsetxattr(
     volume: *mut lanefs_volume,

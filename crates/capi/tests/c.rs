@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
-use lanefs_tests::{e2fsck_clean, require_tools, run};
+use lanefs_tests::{debugfs_write, e2fsck_clean, mke2fs, require_tools, run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -111,6 +111,21 @@ fn many_threads() {
     let program = installed.compile(&source("threads.c"), "shared");
     let volume = installed.path("threads.img");
     assert_eq!(installed.run(&program, &[&volume]), "all threads agree\n");
+    e2fsck_clean(&volume);
+}
+
+#[test]
+fn flags_of_files() {
+    let installed = Installed::new();
+    let program = installed.compile(&source("flags.c"), "shared");
+    let (volume, content) = (installed.path("flags.img"), installed.path("content"));
+    mke2fs(&volume, 16 << 20, &["-t", "ext4"]);
+    std::fs::write(&content, "line").unwrap();
+    for (name, flags) in [("plain", "0x80000"), ("append", "0x80020"), ("immutable", "0x80010")] {
+        debugfs_write(&volume, &format!("write {} {name}", content.display()));
+        debugfs_write(&volume, &format!("set_inode_field /{name} flags {flags}"));
+    }
+    assert_eq!(installed.run(&program, &[&volume]), "all flags heeded\n");
     e2fsck_clean(&volume);
 }
 

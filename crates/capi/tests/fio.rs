@@ -3,12 +3,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
-use lanefs_tests::{debugfs, e2fsck_clean, mke2fs, require_tools};
-use std::os::unix::fs::FileExt;
+use lanefs_tests::{debugfs, e2fsck_clean, e2fsck_replay, mke2fs, require_tools};
+use rustix::process::{Pid, Signal, kill_process};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -41,14 +42,23 @@ struct Disk {
 
 impl Disk {
     fn new(size: u64) -> Self {
+        Self::of_type("ext4", size)
+    }
+
+    fn of_type(fs_type: &str, size: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let volume = dir.path().join("disk.img");
-        mke2fs(&volume, size, &["-t", "ext4", "-b", "4096"]);
+        mke2fs(&volume, size, &["-t", fs_type, "-b", "4096"]);
         Self { dir, volume }
     }
 
+    /// Bytes that the volume's file takes.
+    fn used(&self) -> u64 {
+        self.volume.metadata().unwrap().blocks() * 512
+    }
+
     /// One job on the volume, with these words besides.
-    fn job(&self, mount_options: &str, args: &[&str]) -> Output {
+    fn command(&self, mount_options: &str, args: &[&str]) -> Command {
         let mut fio = Command::new("fio");
         fio.current_dir(self.dir.path())
             .args(["--name=job", "--directory=/"])
@@ -56,7 +66,11 @@ impl Disk {
             .arg(format!("--volume={}", self.volume.display()))
             .arg(format!("--mount_options={mount_options}"))
             .args(args);
-        fio.output().unwrap()
+        fio
+    }
+
+    fn job(&self, mount_options: &str, args: &[&str]) -> Output {
+        self.command(mount_options, args).output().unwrap()
     }
 
     fn job_succeeds(&self, mount_options: &str, args: &[&str]) -> String {
@@ -152,6 +166,8 @@ fn what_cannot_be_is_refused_in_words() {
         &["--rw=write", "--size=1m"],
         "jobs must be threads, for a volume has one opener: add thread=1",
     );
+    let offload = [&write[..], &["--io_submit_mode=offload"]].concat();
+    disk.job_is_refused("defaults", &offload, "can't be used with offloaded submit");
     disk.job_is_refused("swift", &write, "mount option swift: no such option");
     disk.job_is_refused("defaults", &[&write[..], &["--volume=none.img"]].concat(), "none.img");
     disk.job_is_refused("ro", &write, "Read-only");
@@ -170,6 +186,53 @@ fn what_cannot_be_is_refused_in_words() {
         "jobs on one volume have the same mount_options",
     );
     e2fsck_clean(&disk.volume);
+}
+
+/// fio asks for fallocate(2) unless told otherwise, and does without it where there is none.
+#[test]
+fn volumes_without_extents_are_laid_out() {
+    for fs_type in ["ext2", "ext3"] {
+        let disk = Disk::of_type(fs_type, 64 << 20);
+        disk.job_succeeds("defaults", &verified(&["--rw=randwrite", "--filename=written", "--size=2m"]));
+        let read = ["--thread=1", "--rw=read", "--filename=read", "--size=2m", "--bs=64k"];
+        disk.job_succeeds("defaults", &read);
+        for name in ["written", "read"] {
+            assert!(debugfs(&disk.volume, &format!("stat /{name}")).contains("Size: 2097152"), "{fs_type}");
+        }
+        e2fsck_clean(&disk.volume);
+    }
+}
+
+/// A file that is laid out has its whole size from the beginning on: the next job would read the
+/// rest of it as zeros.
+#[test]
+fn a_layout_that_ends_early_leaves_no_file() {
+    let read = ["--thread=1", "--rw=read", "--filename=half"];
+    let is_there = |disk: &Disk| debugfs(&disk.volume, "ls -p /").contains("half");
+
+    let disk = Disk::new(64 << 20);
+    let args = [&read[..], &["--size=256m", "--fallocate=truncate"]].concat();
+    disk.job_is_refused("defaults", &args, "No space left");
+    // fio ends without a call of the engine, as if power had gone.
+    let judge = |disk: &Disk, said: &str| {
+        e2fsck_replay(&disk.volume);
+        assert!(!is_there(disk), "{said}");
+        e2fsck_clean(&disk.volume);
+    };
+    judge(&disk, "");
+
+    let disk = Disk::new(4 << 30);
+    let before = disk.used();
+    let mut fio = disk.command("cache=16M", &[&read[..], &["--size=3g"]].concat());
+    let mut child = fio.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    while disk.used() < before + (32 << 20) {
+        assert!(child.try_wait().unwrap().is_none(), "fio has ended before it wrote");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let out = child.wait_with_output().unwrap();
+    assert!(said(&out).contains("terminating on signal 2"), "{}", said(&out));
+    judge(&disk, &said(&out));
 }
 
 /// Options that make a job small and short.
