@@ -26,8 +26,13 @@ pub(super) fn make(volume: &Path, extents: u64) -> Outcome<Figures> {
     Ok(Figures::new())
 }
 
-/// Overwrites a block, appends one behind a hole, and punches one, in turns: each change of the map
-/// meets what the operation before it left. All writes are direct, so that each one uses the map.
+/// Overwrites blocks while the map does not change. Then overwrites a block, appends one behind a
+/// hole, and punches one, in turns: each change of the map meets what the operation before it left.
+/// All writes are direct, so that each one uses the map.
+///
+/// The first overwrites find their blocks in a snapshot of the map, if the file has no more extents
+/// and holes than one may have. Those between changes find them in the tree: each change drops the
+/// snapshot.
 ///
 /// The same blocks are written without a map too, because the more of them there are, the slower
 /// memory and the host are. The figure of an overwrite is what it takes beyond that.
@@ -40,6 +45,9 @@ pub(super) fn measure(path: &Path, extents: u64) -> Outcome<Figures> {
     let mut positions: Vec<u64> = map.iter().map(|extent| extent.logical).collect();
     drop(map);
     let mut random = StdRng::seed_from_u64(extents);
+    // More than enough lookups for a snapshot.
+    overwrites(&file, &positions, OPERATIONS / 4, &mut random)?;
+    let unchanged = overwrites(&file, &positions, OPERATIONS, &mut random)?;
     turns(&file, &mut positions, OPERATIONS / 4, &mut random)?;
     let [overwrite, append, punch] = turns(&file, &mut positions, OPERATIONS, &mut random)?;
     let memory = resident()? - before;
@@ -47,6 +55,7 @@ pub(super) fn measure(path: &Path, extents: u64) -> Outcome<Figures> {
     drop(file);
     volume.close()?;
     Ok(Figures::from([
+        ("overwrite of an unchanged map beyond a bare write".into(), unchanged.each() - bare.each()),
         ("overwrite beyond a bare write".into(), overwrite.each() - bare.each()),
         ("bare".into(), bare.each()),
         ("append".into(), append.each()),
@@ -65,6 +74,15 @@ fn bare(path: &Path, file: &File, random: &mut StdRng) -> Outcome<Timed> {
         bare.run(1, || Ok(image.write_all_at(&block, at)?))?;
     }
     Ok(bare)
+}
+
+fn overwrites(file: &File, positions: &[u64], count: u64, random: &mut StdRng) -> Outcome<Timed> {
+    let (block, mut overwrite) = ([8; BLOCK as usize], Timed::default());
+    for _ in 0..count {
+        let at = positions[random.random_range(0..positions.len())];
+        overwrite.run(1, || Ok(file.write_at(&block, at)?))?;
+    }
+    Ok(overwrite)
 }
 
 fn turns(file: &File, positions: &mut Vec<u64>, count: u64, random: &mut StdRng) -> Outcome<[Timed; 3]> {

@@ -16,7 +16,7 @@ pub mod pmem;
 pub mod storm;
 pub mod stream;
 
-use crate::report::{Goal, Report};
+use crate::report::{Goal, Report, median};
 use crate::turns::rotated;
 use lanefs_lab::store::{Backing, Contender, Store};
 use std::path::PathBuf;
@@ -102,6 +102,11 @@ impl Beside {
         self.rates.push(rate);
         self.limits.push(limit);
         self.ratios.push(rate / limit);
+    }
+
+    /// Returns the median of the limits.
+    pub fn limit(&self) -> f64 {
+        median(&self.limits)
     }
 
     /// Adds the rows. Returns the medians of the rates and of the ratios.
