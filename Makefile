@@ -16,10 +16,10 @@ help:
 	@echo "make mutants      breaks the code on purpose, and sees that the tests notice"
 	@echo "make judge-mount  the long judges of the mount: databases, stress-ng, fsx, fio, kill -9"
 	@echo "make judge-images  built images: compared with umoci's trees, and booted in QEMU, with dm-verity too; as root"
-	@echo "make judge-remote  volumes on nbd-server, qemu's servers (raw, qcow2, VMDK, LUKS), a Ceph cluster and its S3: REMOTE_SECONDS (20) of load for each mount"
+	@echo "make judge-remote  volumes on nbd-server, qemu's servers (raw, qcow2, VMDK, VHDX, VDI, VHD, LUKS), a Ceph cluster and its S3: REMOTE_SECONDS (20) of load for each mount"
 	@echo "make lint         format, clippy, licences, documentation"
 	@echo "make bench-NAME   one benchmark of bench/src/bin, against its peer in the same run"
-	@echo "make bench-fio    the published fio jobs through the engine, beside ext4, XFS and raw"
+	@echo "make bench-fio    the published fio jobs through the engine, beside ext4, XFS and raw; ARGS=--long: as their authors ran them, an hour"
 	@echo "make bench-images  images, sizes and hash trees beside tar2ext4, umoci, resize2fs, veritysetup"
 	@echo "make bench-remote  a volume on nbdkit beside fio's engine nbd, nbdcopy and, on a distant one, fuse2fs"
 	@echo "make bench-all    all of them, and docs/performance.md from their figures"
@@ -67,7 +67,7 @@ judges:
 
 # The benchmarks have no tests; clippy checks that they compile.
 test: judges
-	@scripts/test.sh --beside volumes --workspace --exclude lanefs-bench
+	@scripts/test.sh --beside volumes,judges --workspace --exclude lanefs-bench
 
 torture: judges
 	cargo run --release -p lanefs-tests --bin torture -- --faults $(ARGS)

@@ -10,7 +10,7 @@ export LOOM_MAX_PREEMPTIONS=${LOOM_MAX_PREEMPTIONS:-2}
 export LOOM_LONG_PREEMPTIONS=${LOOM_LONG_PREEMPTIONS:-1}
 models() {
     echo "loom: lanefs-$1" >&2
-    cargo test --release -p "lanefs-$1" --lib -- "${@:2}"
+    scripts/filtered.sh cargo test --release -p "lanefs-$1" --lib -- "${@:2}"
 }
 models sync tests
 models device lending

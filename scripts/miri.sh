@@ -11,4 +11,4 @@ fi
 # Tree borrows: a leaf is shared memory with borrowed parts. No isolation: a waiter reads the clock.
 export MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-tree-borrows ${MIRIFLAGS:-}"
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/miri
-cargo +nightly miri test -p lanefs-rangelock --lib "$@"
+scripts/filtered.sh cargo +nightly miri test -p lanefs-rangelock --lib "$@"

@@ -78,7 +78,8 @@ pub fn change_all(device: Arc<dyn BlockDevice>) -> Verdict {
     }
 }
 
-fn options() -> OpenOptions {
+/// Returns options to open an untrusted volume for reading.
+pub(crate) fn options() -> OpenOptions {
     // Without a commit timer: everything happens in the order of the calls.
     let options = OpenOptions::new().metadata_cache_bytes(4 << 20).commit_interval(Duration::ZERO);
     // A block of multiple mount protection may say that another host has the volume.

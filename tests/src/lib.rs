@@ -7,6 +7,7 @@
 
 pub mod campaign;
 mod ceph;
+mod closed;
 mod damage;
 mod ending;
 mod exercise;
@@ -36,6 +37,7 @@ mod volume_tree;
 mod watchdog;
 
 pub use ceph::Cluster;
+pub use closed::ClosedVolumes;
 pub use damage::{Region, RegionKind, Victim};
 pub use ending::Ending;
 pub use exercise::{Verdict, Walk, change_all, explained, read_all, walk};
@@ -57,13 +59,16 @@ pub use second_opinion::{DIFFERENCES, Difference, Opinions};
 pub use served::Served;
 pub use slices::{day, long, slice};
 pub use specimen::{edits, specimen};
-pub(crate) use tools::fixed_options;
 pub use tools::{
     copy_file, debugfs, debugfs_write, dumpe2fs, e2fsck, e2fsck_clean, e2fsck_replay, kept, memory_dir,
     memory_of, mke2fs, mke2fs_command, private_mounts, require_root, require_tools, run, tool,
 };
+pub(crate) use tools::{e2fsck_closed, fixed_options};
 pub use tree::{Kind, TreeEntry, assert_same_tree, tree_diff, tree_listing};
-pub use victims::{OLD, damage_and_use, large_victim, patterned, small_victim, with_mmp};
+pub use victims::{
+    OLD, damage_and_change_offline, damage_and_use, large_victim, patterned, rare_victims, small_victim,
+    with_mmp,
+};
 pub use virtual_clock::VirtualClock;
 pub use volume_tree::{volume_digest, volume_lines};
 pub use watchdog::{Watchdog, patiently};

@@ -1,6 +1,6 @@
 //! Judges the content of a file after a power loss: the contents that a crash may leave.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 /// A file's contents over time, by the operations that made them.
 #[derive(Debug)]
@@ -54,6 +54,16 @@ impl Tracked {
     /// What it is now.
     pub fn content(&self) -> &[u8] {
         self.moments.last().map_or(&[], |m| &m.content)
+    }
+
+    /// Returns whether it ever had this byte anywhere.
+    pub fn had(&self, byte: u8) -> bool {
+        self.moments.iter().any(|m| m.content.contains(&byte))
+    }
+
+    /// Returns whether a content of one of these operations was noted.
+    pub fn has_changed(&self, ops: &RangeInclusive<usize>) -> bool {
+        self.moments.iter().any(|m| ops.contains(&m.op))
     }
 
     /// Notes what operation `op` makes of it. Called more than once for one operation, each

@@ -1,11 +1,15 @@
 //! Good volumes to damage: full of structures, closed or with a journal that waits for recovery.
 
+use crate::exercise::options;
 use crate::ops::{Lane, Op, OpenHow, Target, XattrHow};
 use crate::specimen;
 use crate::{
-    Verdict, Victim, change_all, e2fsck, e2fsck_clean, fixed_options, memory_dir, mke2fs, read_all, run,
+    Verdict, Victim, change_all, e2fsck, e2fsck_clean, explained, fixed_options, memory_dir, mke2fs,
+    read_all, run,
 };
+use lanefs::{Resize, Verity, mmp};
 use lanefs_device::BlockDevice;
+use lanefs_format::Tuning;
 use lanefs_sim::{Image, OverlayDevice};
 use std::sync::Arc;
 
@@ -38,6 +42,56 @@ pub fn with_mmp(victim: &Victim) -> Victim {
     std::fs::write(&path, victim.bytes()).unwrap();
     run("env", &["E2FSPROGS_FAKE_TIME=1000000000", "tune2fs", "-O", "mmp", path.to_str().unwrap()]);
     Victim::new(std::fs::read(&path).unwrap())
+}
+
+/// Returns the same volume, of which a file has a hash tree (fs-verity).
+fn with_verity(victim: &Victim) -> Victim {
+    let dir = memory_dir();
+    let path = dir.path().join("volume");
+    std::fs::write(&path, victim.bytes()).unwrap();
+    let volume = fixed_options().open(&path).unwrap();
+    volume.open_file("/files/medium").unwrap().enable_verity(&Verity::default()).unwrap();
+    volume.close().unwrap();
+    e2fsck_clean(&path);
+    Victim::new(std::fs::read(&path).unwrap())
+}
+
+/// Returns a small volume that `mke2fs -d` fills, with features that lanefs only reads.
+fn victim_of_mke2fs(args: &[&str]) -> Victim {
+    let dir = memory_dir();
+    let (path, tree) = (dir.path().join("volume"), dir.path().join("tree"));
+    std::fs::create_dir_all(tree.join("many")).unwrap();
+    std::fs::create_dir(tree.join("few")).unwrap();
+    // Content with room in the map of an inode, with room behind that, and without.
+    for (name, len) in [("few/small", 40), ("few/medium", 120), ("large", 30_000)] {
+        std::fs::write(tree.join(name), vec![7; len]).unwrap();
+    }
+    for i in 0..70 {
+        std::fs::write(tree.join(format!("many/a name of some length, number {i}")), b"").unwrap();
+    }
+    std::os::unix::fs::symlink("s".repeat(300), tree.join("link")).unwrap();
+    let args = [&["-t", "ext4", "-N", "256", "-d", tree.to_str().unwrap()], args].concat();
+    mke2fs(&path, 2 << 20, &args);
+    e2fsck_clean(&path);
+    Victim::new(std::fs::read(&path).unwrap())
+}
+
+/// Small volumes with what few volumes have: blocks of 4 KiB, descriptors in groups of their own
+/// (`meta_bg`), multiple mount protection, a hash tree, clusters, content in inodes.
+///
+/// # Panics
+/// If one of them is not a good one.
+pub fn rare_victims() -> Vec<Victim> {
+    let plain = small_victim(1 << 20, &["-b", "1024", "-O", "^has_journal,metadata_csum"], false);
+    let groups = ["-b", "1024", "-g", "512", "-O", "^has_journal,meta_bg,^resize_inode"];
+    vec![
+        small_victim(2 << 20, &["-b", "4096", "-O", "^has_journal,metadata_csum"], false),
+        small_victim(3 << 20, &groups, false),
+        with_mmp(&plain),
+        with_verity(&plain),
+        victim_of_mke2fs(&["-b", "1024", "-O", "^has_journal,bigalloc", "-C", "4096"]),
+        victim_of_mke2fs(&["-b", "1024", "-O", "^has_journal,inline_data"]),
+    ]
 }
 
 /// What the free blocks of a [`patterned`] volume hold. No file does.
@@ -86,6 +140,58 @@ pub fn damage_and_use(victim: &Victim, script: &[u8], mend: bool) {
             assert!(device.image().to_bytes() == image.to_bytes(), "it was written: {verdict:?}");
         }
     }
+}
+
+/// A change of a volume that no program has open.
+type OfflineChange = fn(Arc<dyn BlockDevice>) -> lanefs::Result<()>;
+
+const OFFLINE_CHANGES: [OfflineChange; 7] = [
+    |device| {
+        let mut resize = Resize::open(device, options())?;
+        let least = resize.minimum()?;
+        resize.shrink(least)
+    },
+    |device| {
+        let mut resize = Resize::open(device, options())?;
+        let size = resize.size();
+        resize.shrink(size - size / 8)
+    },
+    |device| {
+        let mut resize = Resize::open(device, options())?;
+        let size = resize.device_size();
+        resize.grow(size, None)
+    },
+    |device| {
+        let volume = options().write(true).open_device(device)?;
+        let tuning = Tuning { label: Some(b"tuned".to_vec()), reserved_blocks: Some(7), ..Tuning::default() };
+        let tuned = volume.tune(&tuning);
+        tuned.and(volume.close())
+    },
+    |device| mmp::enable(device, options(), 5),
+    |device| mmp::disable(device, options()),
+    |device| mmp::clear(device, options(), false),
+];
+
+/// Bytes that a device has behind its volume, which may grow there.
+const BEHIND: usize = 1 << 20;
+
+fn is_clean(device: Arc<dyn BlockDevice>) -> bool {
+    lanefs_check::check(device, &Default::default()).is_ok_and(|report| report.is_clean())
+}
+
+/// Gives what `script` makes of a volume another size, other settings or multiple mount protection,
+/// or takes that away: `which` says what.
+///
+/// # Panics
+/// If lanefs does, or says nothing of what is wrong, or damages a volume that was sound.
+pub fn damage_and_change_offline(victim: &Victim, script: &[u8], mend: bool, which: usize) {
+    let mut bytes = victim.damaged(script, mend);
+    bytes.resize(bytes.len() + BEHIND, 0);
+    let device = Arc::new(OverlayDevice::new(Image::from_bytes(bytes)));
+    let was_clean = is_clean(Arc::clone(&device) as _);
+    let changed = OFFLINE_CHANGES[which % OFFLINE_CHANGES.len()](Arc::clone(&device) as _);
+    let said = changed.map_err(|e| explained(&e));
+    assert!(!was_clean || is_clean(device), "a sound volume is damaged by change {which}: {said:?}");
 }
 
 fn victim(size: u64, args: &[&str], content: &[Op], dirty: bool) -> Victim {
@@ -182,6 +288,19 @@ mod tests {
         assert!(kinds.iter().filter(|kind| **kind == RegionKind::Indirect).count() >= 3, "one level only");
         for victim in all {
             damage_and_use(victim, &[], true);
+        }
+    }
+
+    /// Checksums that are made anew leave these volumes sound, and so does every change of them.
+    #[test]
+    fn rare_victims_are_sound() {
+        let victims = rare_victims();
+        let plain = small_victim(3 << 20, &["-b", "1024", "-J", "size=1", "-O", "orphan_file"], false);
+        for (number, victim) in victims.iter().chain([&plain]).enumerate() {
+            let image = Image::from_bytes(victim.damaged(&[], true));
+            assert!(is_clean(Arc::new(OverlayDevice::new(image))), "{number}");
+            damage_and_use(victim, &[], true);
+            (0..OFFLINE_CHANGES.len()).for_each(|which| damage_and_change_offline(victim, &[], true, which));
         }
     }
 

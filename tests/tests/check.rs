@@ -114,6 +114,28 @@ fn a_removed_directory_in_use_is_an_orphan() {
     tally.judge();
 }
 
+/// A power cut within the write of the superblock leaves one half of it new and one old.
+#[test]
+fn a_torn_superblock_hides_the_rest_until_an_open_mends_it() {
+    let dir = memory_dir();
+    let path = dir.path().join("volume");
+    mke2fs(&path, 24 << 20, SHAPES[0]);
+    let closed = std::fs::read(&path).unwrap();
+    let device = Arc::new(MemDevice::from_bytes(closed.clone()));
+    let volume = lanefs::Volume::open_device(device.clone()).unwrap();
+    let mut torn = device.to_bytes();
+    volume.close().unwrap();
+    torn[1536..2048].copy_from_slice(&closed[1536..2048]);
+    let device = Arc::new(MemDevice::from_bytes(torn));
+    let checked = || check(device.clone(), &Options::default()).unwrap();
+    let report = checked();
+    assert!(report.cut_short && report.count == 1, "{report:?}");
+    assert_eq!(report.findings[0].structure.kind(), "superblock");
+    lanefs::Volume::open_device(device.clone()).unwrap().close().unwrap();
+    let report = checked();
+    assert!(report.is_clean() && !report.cut_short, "{report:?}");
+}
+
 /// A symlink is deleted in two transactions: the first gives its block back.
 #[test]
 fn a_symlink_that_is_half_deleted_is_an_orphan() {

@@ -1,12 +1,13 @@
-//! What fails, fails as the kernel says it, loses nothing, and leaves a volume that e2fsck finds
-//! clean: full volumes, names and paths that cannot be, and devices that fail on any one of their
-//! calls.
+//! What fails, fails as the kernel says it, loses nothing, and leaves a volume that is clean: full
+//! volumes, names and paths that cannot be, and devices that fail on any one of their calls. A run
+//! fails one call in nine, by the day; with `LANEFS_LONG=9` all of them.
 
 use lanefs::{Error, OpenOptions, SetXattr, Volume};
 use lanefs_device::{BlockDevice, MemDevice, Op as DeviceOp};
-use lanefs_sim::{DumpFile, FailingDevice, Image, OverlayDevice};
+use lanefs_sim::{FailingDevice, Image, OverlayDevice};
 use lanefs_tests::{
-    Host, Kind, Lane, LoopMount, Op, OpenHow, Outcome, RenameHow, Target, e2fsck_clean, mke2fs, open, writing,
+    ClosedVolumes, Host, Kind, Lane, LoopMount, Op, OpenHow, Outcome, RenameHow, Target, e2fsck_clean,
+    mke2fs, open, slice, writing,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -249,7 +250,7 @@ fn options() -> OpenOptions {
 
 /// Runs the workload on a device whose `nth` call of `op` fails, and those behind it if `for_ever`;
 /// then looks at what a healed device holds. Whether the device failed at all.
-fn run_failing(good: &Image, op: DeviceOp, nth: u64, for_ever: bool, dump: &mut DumpFile) -> bool {
+fn run_failing(good: &Image, op: DeviceOp, nth: u64, for_ever: bool, closed: &mut ClosedVolumes) -> bool {
     let what = format!("{op:?} {nth}{}", if for_ever { " and all that follow" } else { "" });
     let device = Arc::new(FailingDevice::new(OverlayDevice::new(good.clone())));
     if for_ever {
@@ -285,24 +286,22 @@ fn run_failing(good: &Image, op: DeviceOp, nth: u64, for_ever: bool, dump: &mut 
         assert!(found == *content, "{what}: {} was promised", path.display());
     }
     volume.close().unwrap_or_else(|e| panic!("{what}: close again: {e}"));
-    dump.set(&healed.image()).unwrap();
-    let checked = std::panic::catch_unwind(|| e2fsck_clean(dump.path()));
-    assert!(checked.is_ok(), "{what}: e2fsck finds damage");
+    let judged = closed.judge(Arc::clone(&healed) as _, || healed.image());
+    judged.unwrap_or_else(|said| panic!("{what}: {said}"));
     failed
 }
 
 fn every_call_fails(op: DeviceOp, args: &[&str]) {
-    let (dir, path) = volume(8 << 20, args);
+    let (_dir, path) = volume(8 << 20, args);
     let good = Image::from_bytes(std::fs::read(&path).unwrap());
-    let mut dump = DumpFile::create(dir.path().join("healed"), &good).unwrap();
+    let mut closed = ClosedVolumes::like(&good);
     // More than there are: the workload runs whole, and every promise is made.
-    assert!(!run_failing(&good, op, 1 << 40, false, &mut dump));
-    let step = std::env::var("LANEFS_FAIL_STEP").map_or(3, |n| n.parse().expect("a number"));
+    assert!(!run_failing(&good, op, 1 << 40, false, &mut closed));
     let mut calls = 0;
-    for nth in (1..).step_by(step) {
-        let failed = run_failing(&good, op, nth, false, &mut dump);
+    for nth in slice(1.., 9) {
+        let failed = run_failing(&good, op, nth, false, &mut closed);
         if nth % 2 == 1 {
-            run_failing(&good, op, nth, true, &mut dump);
+            run_failing(&good, op, nth, true, &mut closed);
         }
         if !failed {
             break;
@@ -310,7 +309,7 @@ fn every_call_fails(op: DeviceOp, args: &[&str]) {
         calls = nth;
     }
     println!("{op:?}: {calls} calls failed in turn");
-    assert!(calls > 1, "no call failed");
+    assert!(calls > 0, "no call failed");
 }
 
 #[test]
@@ -344,6 +343,20 @@ fn a_device_for_reading() {
     assert_eq!(errno(volume.create_dir("/x")), libc::EROFS);
     assert_eq!(errno(volume.remove_dir(Path::new("/lost+found"))), libc::EROFS);
     drop(volume);
+    assert!(before == std::fs::read(&path).unwrap());
+}
+
+/// Inodes of the Hurd have other fields where lanefs writes its own.
+#[test]
+fn a_volume_of_the_hurd_is_for_reading() {
+    let (_dir, path) = volume(16 << 20, &["-t", "ext2", "-o", "hurd"]);
+    let before = std::fs::read(&path).unwrap();
+    let refused = Volume::open(&path).unwrap_err();
+    assert_eq!(refused.errno(), libc::EOPNOTSUPP, "{refused}");
+    assert!(refused.to_string().contains("inodes of the Hurd"), "{refused}");
+    let volume = Volume::open_read_only(&path).unwrap();
+    assert_eq!(volume.read_dir("/lost+found").unwrap().len(), 0);
+    volume.close().unwrap();
     assert!(before == std::fs::read(&path).unwrap());
 }
 

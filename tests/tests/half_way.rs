@@ -7,8 +7,8 @@ use lanefs::{
     SetXattr, Volume,
 };
 use lanefs_device::Op;
-use lanefs_sim::{DumpFile, FailingDevice, Image, OverlayDevice};
-use lanefs_tests::{e2fsck_clean, memory_dir, mke2fs, slice, volume_lines};
+use lanefs_sim::{FailingDevice, Image, OverlayDevice};
+use lanefs_tests::{ClosedVolumes, memory_dir, mke2fs, slice, volume_lines};
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -196,27 +196,26 @@ struct Outcome {
 }
 
 /// Runs `operation`, with an order to fail given to the device before, closes the volume, and opens
-/// it again without fault. e2fsck judges.
-fn run(image: &Image, operation: &Operation, dump: &mut DumpFile, order: impl FnOnce(&Device)) -> Outcome {
+/// it again without fault. `closed` judges what is left.
+fn run(
+    image: &Image,
+    operation: &Operation,
+    closed: &mut ClosedVolumes,
+    order: impl FnOnce(&Device),
+) -> Outcome {
     let (device, volume) = open(image.clone());
     order(&device);
     let result = (operation.run)(&volume);
     device.heal();
     let aborted = volume.sync().is_err();
-    let closed = volume.close();
-    assert_eq!(closed.is_err(), aborted, "{}: {closed:?}", operation.name);
+    let ended = volume.close();
+    assert_eq!(ended.is_err(), aborted, "{}: {ended:?}", operation.name);
     let (again, volume) = open(device.inner().image());
     let lines = volume_lines(&volume);
     volume.close().unwrap();
-    dump.set(&again.inner().image()).unwrap();
-    e2fsck_clean(dump.path());
+    let judged = closed.judge(Arc::clone(&again) as _, || again.inner().image());
+    judged.unwrap_or_else(|said| panic!("{}, {result:?}: {said}", operation.name));
     Outcome { result, aborted, lines, failed: device.failures() > 0 }
-}
-
-fn dump(image: &Image) -> (tempfile::TempDir, DumpFile) {
-    let dir = memory_dir();
-    let dump = DumpFile::create(dir.path().join("dump"), image).unwrap();
-    (dir, dump)
 }
 
 /// Says how `lines` differ from `expected`.
@@ -236,11 +235,11 @@ pub(crate) fn difference(lines: &[String], expected: &[String]) -> String {
 fn a_read_that_fails_leaves_no_half() {
     for kind in KINDS {
         let image = prepare(kind);
-        let (_dir, mut dump) = dump(&image);
+        let mut closed = ClosedVolumes::like(&image);
         let before = volume_lines(&open(image.clone()).1);
         for operation in slice(OPERATIONS.iter(), 3) {
             let name = operation.name;
-            let after = run(&image, operation, &mut dump, |_| {});
+            let after = run(&image, operation, &mut closed, |_| {});
             match after.result.map_err(Error::into_kind) {
                 // Only trees of extents can be changed so.
                 Err(Error::NotSupported(_)) if kind.contains(&"ext3") => continue,
@@ -249,7 +248,7 @@ fn a_read_that_fails_leaves_no_half() {
             let (mut nth, mut aborts) = (0, Vec::new());
             loop {
                 nth += 1;
-                let outcome = run(&image, operation, &mut dump, |d| d.fail_once(Op::Read, nth, 5));
+                let outcome = run(&image, operation, &mut closed, |d| d.fail_once(Op::Read, nth, 5));
                 let at = format!("{kind:?} {name}, read {nth}: {:?}", outcome.result);
                 let (lines, whole) = (&outcome.lines, *outcome.lines == after.lines);
                 assert!(
@@ -313,15 +312,15 @@ fn a_truncation_that_fails_brings_nothing_back() {
 fn a_full_volume_leaves_no_half() {
     for kind in KINDS {
         let image = prepare(kind);
-        let (_dir, mut dump) = dump(&image);
+        let mut closed = ClosedVolumes::like(&image);
         let before = volume_lines(&open(image.clone()).1);
-        let mut whole = |op| difference(&run(&image, op, &mut dump, |_| {}).lines, &before);
+        let mut whole = |op| difference(&run(&image, op, &mut closed, |_| {}).lines, &before);
         let whole: Vec<String> = OPERATIONS.iter().map(&mut whole).collect();
         for blocks in slice(0..=12, 3) {
             let image = with_free(&image, blocks);
             let before = volume_lines(&open(image.clone()).1);
             for (operation, whole) in OPERATIONS.iter().zip(&whole) {
-                let outcome = run(&image, operation, &mut dump, |_| {});
+                let outcome = run(&image, operation, &mut closed, |_| {});
                 let at = format!("{kind:?} {}, {blocks} blocks: {:?}", operation.name, outcome.result);
                 assert!(!outcome.aborted, "{at}: the journal was aborted");
                 let change = difference(&outcome.lines, &before);

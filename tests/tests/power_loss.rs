@@ -6,10 +6,12 @@
 //! was synced is there, operations are whole, and they are in order.
 
 use lanefs::{AtSymlink, NewAttr, OpenOptions, RenameFlags, SetAttr, SetXattr, Volume};
+use lanefs_device::errno::{EIO, ENOSPC, EROFS, EUCLEAN};
 use lanefs_sim::{CrashState, DumpFile, Image, Log, RecordingDevice, Seed, seed_from_env};
 use lanefs_tests::{e2fsck, long, memory_dir, patterned, volume_digest};
 use rand::Rng;
 use rand::rngs::StdRng;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,8 +44,7 @@ pub(crate) fn burst(
     device.mark("op 0");
     device.mark("sync 0");
     for i in 1..=operations {
-        // An operation that fails (no such name, a directory in the way) changes nothing.
-        let _ = step(&volume, rng);
+        tried(&volume, rng);
         history.push(volume_digest(&volume));
         device.mark(format!("op {i}"));
         if i % (operations / syncs) == 0 {
@@ -51,6 +52,8 @@ pub(crate) fn burst(
             device.mark(format!("sync {i}"));
         }
     }
+    let trees = history.iter().collect::<HashSet<_>>().len();
+    assert!(trees > operations / 2, "{operations} operations, and only {trees} trees");
     // No close: the log ends as a crash leaves it.
     let log = device.log();
     drop(volume);
@@ -66,7 +69,19 @@ fn path(rng: &mut StdRng) -> String {
     }
 }
 
-pub(crate) fn step(volume: &Volume, rng: &mut StdRng) -> lanefs::Result<()> {
+/// Draws operations until one succeeds, fifty at most. One that fails (no such name, a directory in
+/// the way) changes nothing.
+///
+/// # Panics
+/// If the error is one of a device that fails, or of a damaged or full volume.
+pub(crate) fn tried(volume: &Volume, rng: &mut StdRng) {
+    for _ in 0..50 {
+        let Err(e) = step(volume, rng) else { return };
+        assert!(![EIO, EROFS, EUCLEAN, ENOSPC].contains(&e.errno()), "errno {}: {e}", e.errno());
+    }
+}
+
+fn step(volume: &Volume, rng: &mut StdRng) -> lanefs::Result<()> {
     let (a, b) = (path(rng), path(rng));
     match rng.random_range(0..16) {
         0..=2 => volume.create_dir_with(&a, ATTR),

@@ -74,6 +74,24 @@ fn every_kind_of_failure_is_counted_and_named() {
     assert_eq!(lines.last().unwrap(), "30 passed, 60 failed");
 }
 
+/// Whether `scripts/filtered.sh` takes a run for one of tests that says this, with these filters.
+fn is_run(said: &str, filters: &[&str]) -> bool {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/filtered.sh");
+    let mut command = Command::new(script);
+    command.args(["echo", said, "--"]).args(filters).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().unwrap().success()
+}
+
+#[test]
+fn a_filter_that_matches_nothing_is_a_failure() {
+    let none = "running 0 tests\n\ntest result: ok. 0 passed; 0 failed; 9 filtered out\n";
+    let one = "running 1 test\ntest gate::tests::opens ... ok\n";
+    assert!(!is_run(none, &[]) && !is_run(none, &["gate::"]));
+    let both = [none, one].concat();
+    assert!(is_run(&both, &[]) && is_run(&both, &["gate::", "--test-threads=1"]));
+    assert!(!is_run(&both, &["gate::", "flush::"]));
+}
+
 /// What a mutant's patch says in its first lines.
 fn field<'t>(text: &'t str, key: &str) -> Option<&'t str> {
     let prefix = format!("# {key}: ");

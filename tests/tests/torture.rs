@@ -68,6 +68,9 @@ fn what_a_slice_may_miss() {
         "small: write f 500 1200; fsync f; touch /A/f; sync; append f 1800; fsync f",
         // Blocks that are free, but whose freeing is not committed.
         "small: truncate f 0; trim; unlink /B/g; trim; sync; trim; append f 1800; fsync f",
+        // What only the sectors of a file show, and the name of a file that was fdatasynced.
+        "small: falloc keep f 2048 4096; fsync f; commit; append g 700; sync",
+        "small: create /A/n; fdatasync n; append g 700; commit",
         "no-journal: write f 500 1200; fsync f; append g 700; rename /A/f /B/f; fsync g; trim; sync",
     ];
     judge(&cases.map(|case| case.parse::<Case>().unwrap()));

@@ -61,8 +61,13 @@ fn reads_what_the_kernel_wrote() {
         for name in names {
             let path = mount.path().join(name);
             fs::write(&path, name).unwrap();
-            for (attr, len) in [("user.short", 3), ("user.empty", 0), ("trusted.x", 200), ("security.y", 400)]
-            {
+            for (attr, len) in [
+                ("user.short", 3),
+                ("user.empty", 0),
+                ("trusted.x", 200),
+                ("security.y", 400),
+                ("gnu.translator", 12),
+            ] {
                 xattr::set(&path, attr, &vec![b'v'; len]).unwrap();
             }
             let list = [
@@ -80,7 +85,7 @@ fn reads_what_the_kernel_wrote() {
         let volume = Volume::open_read_only(&image).unwrap();
         for (name, expected) in names.iter().zip(expected) {
             assert_eq!(of_lanefs(&volume, name), expected, "{name} with {config:?}");
-            assert!(expected.len() >= 5);
+            assert!(expected.len() >= 6);
         }
         let missing = volume.xattr("a", "user.none").unwrap_err();
         assert_eq!(missing.errno(), libc::ENODATA);
@@ -97,12 +102,13 @@ enum Op {
 }
 
 const FILES: [&str; 6] = ["a", "b", "c", "dir", "link", "fifo"];
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 11] = [
     "user.a",
     "user.bb",
     "user.a-name-that-takes-a-good-deal-of-room-in-an-inode-and-is-longer-than-most-names-are",
     "trusted.overlay.opaque",
     "security.lane",
+    "gnu.translator",
     "user.z",
     ACCESS,
     DEFAULT,

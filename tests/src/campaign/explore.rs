@@ -4,14 +4,14 @@ use super::fault::Fault;
 use super::observed::Observed;
 use super::oracle::judge;
 use super::recoveries::Recoveries;
-use super::run::{Run, run};
+use super::run::{Run, commit_apart, run};
 use super::setting::Setting;
 use super::stale::{shows_no_old_data, walk_as_left};
 use super::workload::Case;
-use crate::{Watchdog, e2fsck, memory_dir};
+use crate::{Watchdog, e2fsck, e2fsck_closed, memory_dir};
 use lanefs_device::BlockDevice;
 use lanefs_format::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
-use lanefs_sim::{CrashState, DumpFile, Image, Loss, OverlayDevice, RecordingDevice, Shape};
+use lanefs_sim::{CrashState, DumpFile, Image, Log, Loss, OverlayDevice, RecordingDevice, Shape};
 use std::collections::HashSet;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -187,7 +187,7 @@ impl Explorer {
         self.prints.push(state.fingerprint ^ setting.shape().key());
         if !setting.crashes {
             let is_synced = run.is_synced(state.cut);
-            let judged = unwinding(|| shows_no_old_data(Arc::new(state.device())));
+            let judged = unwinding(|| shows_no_old_data(run, Arc::new(state.device())));
             let judged = judged.and_then(|()| if is_synced { judge_as_left(run, state) } else { Ok(()) });
             judged?;
             let mends = number.is_multiple_of(self.depth.e2fsck_every) && has_superblock(state)?;
@@ -213,18 +213,27 @@ impl Explorer {
         }
     }
 
-    /// Cuts the recovery of a state, and judges the result of the next recovery.
+    /// Cuts the recovery of a state, or the commit behind it, and judges the result of the next
+    /// recovery.
     fn cut_recovery(&mut self, setting: &Setting, run: &Run, state: &CrashState) -> Result<(), String> {
         let device = RecordingDevice::new(state.image.clone()).with_atomic_write(state.atomic_write);
         let device = Arc::new(device.with_alignment(setting.alignment));
-        recover(setting, Arc::clone(&device))?;
+        // Every second time.
+        let log = match state.fingerprint.is_multiple_of(2) {
+            true => recover(setting, Arc::clone(&device)).map(|_| device.log())?,
+            false => recover_and_commit(setting, &device)?,
+        };
         let Depth { small, seed, .. } = self.depth;
-        for again in device.log().small_states(seed, small) {
+        for again in log.small_states(seed, small) {
             self.count.states += 1;
             self.count.recoveries += 1;
-            let (observed, _) = recover(setting, setting.to_recover(again.device()))
-                .map_err(|said| format!("recovery, cut: {again}: {said}"))?;
-            judge(run, state.cut, &observed).map_err(|said| format!("recovery, cut: {again}: {said}"))?;
+            let told = |said: String| format!("recovery, cut: {again}: {said}");
+            let (observed, _) = recover(setting, setting.to_recover(again.device())).map_err(told)?;
+            judge(run, state.cut, &observed).map_err(told)?;
+            let is_committed = again.marks(&log).any(|(_, mark)| mark == COMMITTED);
+            if is_committed && observed.lost_found != BEHIND_RECOVERY {
+                return Err(told("what was committed behind the recovery is not there".into()));
+            }
         }
         Ok(())
     }
@@ -263,10 +272,7 @@ fn judge_as_left(run: &Run, state: &CrashState) -> Result<(), String> {
 /// Has e2fsck judge a closed volume, in a file in `dir`.
 pub(super) fn e2fsck_image(dir: &Path, image: &Image) -> Result<(), String> {
     let dump = DumpFile::create(dir.join("state.img"), image).map_err(|e| e.to_string())?;
-    match e2fsck(dump.path(), &["-fn"]) {
-        (0, _) => Ok(()),
-        (code, said) => Err(format!("e2fsck -fn: {code}\n{said}")),
-    }
+    e2fsck_closed(dump.path())
 }
 
 /// A device that gives out its content.
@@ -306,6 +312,30 @@ pub(super) fn recover(
     })
 }
 
+/// The mark of a commit that has returned.
+const COMMITTED: &str = "committed";
+
+/// The permissions that a commit behind a recovery gives `/lost+found`: no run does.
+const BEHIND_RECOVERY: u16 = 0o755;
+
+/// Recovers a volume, and commits one transaction more. Returns the log up to there: the host
+/// crashes, and does not close the volume.
+///
+/// # Errors
+/// That of the volume; a panic.
+fn recover_and_commit(setting: &Setting, device: &Arc<RecordingDevice>) -> Result<Log, String> {
+    unwinding(|| {
+        let shared = Arc::clone(device) as Arc<dyn BlockDevice>;
+        let volume = setting.recovery().open_device(shared).map_err(|e| format!("open: {e}"))?;
+        commit_apart(&volume, BEHIND_RECOVERY).map_err(|e| format!("a commit behind the recovery: {e}"))?;
+        device.mark(COMMITTED);
+        let log = device.log();
+        // The end of a volume closes it.
+        drop(volume);
+        Ok(log)
+    })
+}
+
 /// Checks that a volume which was closed with no file open left nothing for the next opening to
 /// finish.
 ///
@@ -321,9 +351,15 @@ pub(super) fn check_no_orphans(setting: &Setting, closed: &Image) -> Result<(), 
 }
 
 /// Holds a closed volume against the rules of the format.
-pub(crate) fn check_volume(device: Arc<dyn BlockDevice>) -> Result<(), String> {
+///
+/// # Errors
+/// Up to five rules that it breaks; a log that was left to be replayed; it cannot be checked.
+pub fn check_volume(device: Arc<dyn BlockDevice>) -> Result<(), String> {
     let options = lanefs_check::Options::default().max_findings(5);
     let report = lanefs_check::check(device, &options).map_err(|e| format!("check: {e}"))?;
+    if report.replayed {
+        return Err("check: the close has left a log to be replayed".into());
+    }
     let findings: Vec<String> = report.findings.iter().map(|finding| format!("check: {finding}")).collect();
     if report.is_clean() { Ok(()) } else { Err(findings.join("\n")) }
 }

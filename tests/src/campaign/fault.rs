@@ -18,6 +18,8 @@ pub enum Way {
     NoSpaceOn,
     /// A short transfer: the first half, and EIO behind it.
     Half,
+    /// A sector that cannot be read until it is written: EIO, and again at each later read of it.
+    Bad,
     /// A flush that fails with EIO, and has lost what was written since the flush before, or a part
     /// of it.
     Lost,
@@ -33,6 +35,7 @@ const WAYS: &[(&str, Way)] = &[
     ("enospc", Way::NoSpace),
     ("enospc-on", Way::NoSpaceOn),
     ("half", Way::Half),
+    ("bad", Way::Bad),
     ("lost", Way::Lost),
     ("stale", Way::Stale),
     ("flip", Way::Flip),
@@ -67,7 +70,7 @@ impl Fault {
     /// The ways in which calls of a kind fail.
     pub fn ways(op: Op) -> &'static [Way] {
         match op {
-            Op::Read => &[Way::Eio, Way::EioOn, Way::Half, Way::Stale, Way::Flip],
+            Op::Read => &[Way::Eio, Way::EioOn, Way::Half, Way::Bad, Way::Stale, Way::Flip],
             Op::Write => &[Way::Eio, Way::EioOn, Way::NoSpace, Way::NoSpaceOn, Way::Half],
             Op::Flush => &[Way::Eio, Way::EioOn, Way::NoSpace, Way::Lost],
             _ => &[Way::Eio, Way::EioOn],
@@ -80,6 +83,7 @@ impl Fault {
             Way::Eio | Way::EioOn | Way::Lost => Failure::Error(libc::EIO),
             Way::NoSpace | Way::NoSpaceOn => Failure::Error(libc::ENOSPC),
             Way::Half => Failure::Half(libc::EIO),
+            Way::Bad => Failure::Bad(libc::EIO),
             Way::Stale => Failure::Stale,
             // A prime spreads the bits over the reads.
             Way::Flip => Failure::Flip(self.nth.wrapping_mul(7_368_787)),

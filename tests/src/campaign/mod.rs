@@ -38,8 +38,7 @@ mod volume;
 mod workload;
 
 pub use enumerate::Small;
-pub(crate) use explore::check_volume;
-pub use explore::{Count, Depth, Explore, Explorer, Finding};
+pub use explore::{Count, Depth, Explore, Explorer, Finding, check_volume};
 pub use fault::Fault;
 pub use faults::{FaultDepth, FaultExplorer};
 pub use minimise::minimise;

@@ -156,6 +156,14 @@ impl Names {
         self.inodes.len() - 1
     }
 
+    /// Returns whether the flags of an inode may forbid a step. They never refuse bytes that a
+    /// cache took.
+    pub(super) fn may_forbid(&self, step: &Step) -> bool {
+        let is_late = matches!(step, Step::Write { way: Way::Late, .. });
+        let protects = |flag: &Flag| matches!(flag, Flag::Append | Flag::Immutable);
+        !is_late && self.inodes.iter().any(|inode| inode.flags.iter().any(protects))
+    }
+
     /// A path of an inode, if it has any.
     pub(super) fn path_of(&self, id: Id) -> Option<&str> {
         self.paths.iter().find(|(_, at)| **at == id).map(|(path, _)| path.as_str())

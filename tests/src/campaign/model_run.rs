@@ -7,7 +7,7 @@ use super::times::KnownTimes;
 use super::volume::Start;
 use crate::Tracked;
 use crate::promises::Settles;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The steps so far.
 #[derive(Debug)]
@@ -20,6 +20,8 @@ pub(super) struct ModelRun {
     pub(super) names: Vec<Names>,
     /// Contents over the steps.
     pub(super) contents: BTreeMap<Id, Tracked>,
+    /// Files of which a step has allocated or freed a range.
+    pub(super) fallocated: BTreeSet<Id>,
 }
 
 impl ModelRun {
@@ -31,6 +33,7 @@ impl ModelRun {
             times: KnownTimes::default(),
             names: vec![start.model.names.clone()],
             contents: start.model.contents.iter().map(track).collect(),
+            fallocated: BTreeSet::new(),
         }
     }
 
@@ -44,6 +47,8 @@ impl ModelRun {
         effect.inodes.iter().for_each(|id| self.times.change(*id, i));
         // A copy may be empty, and leaves the time then.
         self.times.stamp(i, effect.stamp, !matches!(step, Step::Copy { .. }));
+        let ranged = effect.change.as_ref().filter(|_| matches!(step, Step::Falloc { .. }));
+        self.fallocated.extend(ranged.map(|change| change.file));
         self.track(i, step, effect.change);
         if let Step::Rename { from, to } = step {
             self.settle_renamed(i, step, (from, to));
@@ -90,7 +95,12 @@ impl ModelRun {
                 new.extend(id.map(|id| Promise::Times(id, i)));
             }
             Step::Fdatasync(file) | Step::Write { way: Way::Dsync, file, .. } => {
-                new.extend(slot(file).map(|id| Promise::Content(id, i)));
+                let id = slot(file);
+                new.extend(id.map(|id| Promise::Content(id, i)));
+                // A file that a step has made is there with its content, and its name with it.
+                let is_new = |id: &Id| self.names.first().is_some_and(|names| *id >= names.inodes.len());
+                let made = id.filter(is_new).and_then(|id| self.times.first_change(id));
+                new.extend(made.map(Promise::Names));
             }
             Step::FsyncDir(path) => {
                 let id = self.model.names.get(path);

@@ -20,7 +20,7 @@ pub(super) struct Found {
     /// Its times and its version.
     pub(super) times: Times,
     /// Sectors of all of its blocks.
-    sectors: u64,
+    pub(super) sectors: u64,
     /// Bytes of a regular file.
     pub(super) content: Vec<u8>,
 }
@@ -40,6 +40,8 @@ pub(super) struct Observed {
     files: BTreeMap<String, Found>,
     /// Free inodes and blocks, and those that files own.
     accounted: Accounted,
+    /// Permissions of `/lost+found`, which no step touches.
+    pub(super) lost_found: u16,
 }
 
 impl Observed {
@@ -67,6 +69,8 @@ impl Observed {
                 all.files.insert(path, found);
             }
         }
+        let lost_found = volume.symlink_metadata("/lost+found").map_err(|e| e.to_string())?;
+        all.lost_found = lost_found.permissions();
         all.account(volume);
         Ok(all)
     }

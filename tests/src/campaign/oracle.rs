@@ -6,7 +6,7 @@
 //! [`KnownTimes`](super::times::KnownTimes) judges times and versions, given the same step.
 
 use super::model::Id;
-use super::observed::Observed;
+use super::observed::{Found, Observed};
 use super::run::{Promise, Run};
 use crate::promises::Known;
 use std::collections::BTreeMap;
@@ -18,6 +18,8 @@ struct Promised {
     names: usize,
     contents: BTreeMap<Id, usize>,
     times: BTreeMap<Id, usize>,
+    /// The step that has synced the space of a file, and the sectors.
+    space: BTreeMap<Id, (usize, u64)>,
 }
 
 impl Promised {
@@ -33,6 +35,7 @@ impl Promised {
                 Promise::Names(step) => promised.names = promised.names.max(step),
                 Promise::Content(file, step) => raise(&mut promised.contents, file, step),
                 Promise::Times(id, step) => raise(&mut promised.times, id, step),
+                Promise::Space(file, step, sectors) => _ = promised.space.insert(file, (step, sectors)),
             }
         }
         promised
@@ -66,8 +69,23 @@ fn judge_after(run: &Run, promised: &Promised, named: usize, observed: &Observed
             Known { synced, named, begun: promised.begun }
         };
         run.times.judge(id, &found.times, known(&promised.times)).map_err(told)?;
+        judge_space(run, promised, id, found).map_err(told)?;
         let Some(contents) = run.contents.get(&id) else { continue };
         contents.judge_named(&found.content, known(&promised.contents)).map_err(told)?;
     }
     Ok(())
+}
+
+/// Judges the space of a file that was synced, and that no later step has begun to change. Only
+/// this tells of a preallocation that is lost: the file reads the same without it.
+fn judge_space(run: &Run, promised: &Promised, id: Id, found: &Found) -> Result<(), String> {
+    let Some(&(step, sectors)) = promised.space.get(&id) else { return Ok(()) };
+    let later = step + 1..=promised.begun;
+    let may_differ = run.aborted
+        || run.times.has_changed(id, &later)
+        || run.contents.get(&id).is_some_and(|contents| contents.has_changed(&later));
+    match may_differ || found.sectors == sectors {
+        true => Ok(()),
+        false => Err(format!("{} sectors, and step {step} has synced {sectors}", found.sectors)),
+    }
 }

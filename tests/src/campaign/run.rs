@@ -9,7 +9,7 @@ use super::model::{Change, Id, Model, Names};
 use super::model_run::ModelRun;
 use super::observed::Observed;
 use super::setting::{RUN_AT, Setting};
-use super::step::{Flag, Step, Way};
+use super::step::{Slot, Step};
 use super::times::{KnownTimes, Times};
 use super::volume::POKED;
 use super::workload::{Case, Workload};
@@ -31,6 +31,8 @@ pub(super) enum Promise {
     Content(Id, usize),
     /// The times and the version of an inode are those after step `n`, or later.
     Times(Id, usize),
+    /// A file has as many sectors as after step `n`, unless a later one changes it.
+    Space(Id, usize, u64),
 }
 
 /// The record of a workload's run.
@@ -108,7 +110,7 @@ pub(super) fn fill_log(volume: &Volume) -> lanefs::Result<()> {
 }
 
 /// Commits a transaction that changes what no step touches.
-fn commit_apart(volume: &Volume, permissions: u16) -> lanefs::Result<()> {
+pub(super) fn commit_apart(volume: &Volume, permissions: u16) -> lanefs::Result<()> {
     let set = SetAttr { permissions: Some(permissions), ..SetAttr::default() };
     volume.set_attr("/lost+found", &set, AtSymlink::NoFollow)?;
     volume.upkeep(Upkeep::Commit)
@@ -217,6 +219,7 @@ impl<'c> Runner<'c> {
                 for promise in self.run_model.promises(self.last_known(i), step) {
                     self.promise(promise);
                 }
+                self.promise_space(i, step);
             }
             (Ok(()), None) => self.bear_success(step)?,
             (Err(_), None) => {}
@@ -246,6 +249,20 @@ impl<'c> Runner<'c> {
         self.sweep_if_pressed()
     }
 
+    /// Promises the space of files that an fsync or a sync has made durable, of which a step has
+    /// allocated or freed a range. Other files are not asked for it: reading the attributes marks a
+    /// version as seen, and then the next write changes the inode.
+    fn promise_space(&mut self, i: usize, step: &Step) {
+        let ModelRun { model, fallocated, .. } = &self.run_model;
+        let space = |(slot, file): (&Slot, &File)| {
+            let is_synced = matches!(step, Step::Sync) || *step == Step::Fsync(*slot);
+            let id = *model.slots.get(slot).filter(|id| is_synced && fallocated.contains(*id))?;
+            Some(Promise::Space(id, i, file.metadata().sectors()))
+        };
+        let synced: Vec<Promise> = self.files.iter().filter_map(space).collect();
+        synced.into_iter().for_each(|promise| self.promise(promise));
+    }
+
     /// Checks that a sync has committed all that there was, also one that failed: a file that
     /// cannot be written out keeps no other change from being durable.
     fn check_committed(&self) -> Result<(), String> {
@@ -257,21 +274,18 @@ impl<'c> Runner<'c> {
     }
 
     /// Returns whether a step may be refused so: for want of space on a volume that is nearly full,
-    /// by a flag of an inode, or for want of extents. Bytes that a cache took are never refused by
-    /// a flag, and a sync of what was accepted finds its space.
+    /// or whose bitmap was read wrong, by a flag of an inode, or for want of extents. A sync of
+    /// what was accepted finds its space.
     fn may_refuse(&self, step: &Step, e: &Error) -> bool {
-        let inodes = &self.run_model.model.names.inodes;
-        let is_late = matches!(step, Step::Write { way: Way::Late, .. });
         match e.kind() {
             Error::NoSpace => {
                 let is_trim = matches!(step, Step::Trim);
                 let is_full = self.setting.shape().free.is_some() && !step.is_persistence() && !is_trim;
-                self.failures.is_some() || is_full
+                // A group whose bitmap was read wrong has no space.
+                let lied = |failures: &FailedCalls| failures.has_failed() && !failures.fault.is_told();
+                is_full || self.failures.as_ref().is_some_and(lied)
             }
-            Error::NotPermitted(_) => {
-                let protects = |flag| matches!(flag, &Flag::Append | &Flag::Immutable);
-                !is_late && inodes.iter().any(|inode| inode.flags.iter().any(protects))
-            }
+            Error::NotPermitted(_) => self.run_model.model.names.may_forbid(step),
             Error::NotSupported(_) => !self.setting.shape().has_extents(),
             _ => false,
         }
@@ -344,7 +358,14 @@ impl<'c> Runner<'c> {
             if let Some(path) = self.run_model.model.names.path_of(id)
                 && !self.files.contains_key(&slot)
             {
-                let file = self.volume.open_options().read(true).write(true).open(path)?;
+                let file = match self.volume.open_options().read(true).write(true).open(path) {
+                    // A flag of chattr(1) forbids to open the path, and not the inode.
+                    Err(e) if matches!(e.kind(), Error::NotPermitted(_)) => {
+                        let ino = self.volume.symlink_metadata(path)?.ino();
+                        self.volume.node_at(ino)?.open_to_write()?
+                    }
+                    opened => opened?,
+                };
                 self.files.insert(slot, file);
             }
         }

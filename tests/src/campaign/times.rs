@@ -9,6 +9,7 @@ use super::setting::RUN_AT;
 use crate::promises::Known;
 use lanefs::{Metadata, Timestamp};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 /// The times of an inode, and its version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +53,17 @@ impl KnownTimes {
     /// Notes that a step changed an inode under a handle of its own.
     pub(super) fn change(&mut self, id: Id, step: usize) {
         self.changed.entry(id).or_default().push(step);
+    }
+
+    /// Returns the first step that changed an inode under a handle of its own: the step that made
+    /// it, if it is new.
+    pub(super) fn first_change(&self, id: Id) -> Option<usize> {
+        self.changed.get(&id).and_then(|steps| steps.first().copied())
+    }
+
+    /// Returns whether one of `steps` changed an inode under a handle of its own.
+    pub(super) fn has_changed(&self, id: Id, steps: &RangeInclusive<usize>) -> bool {
+        self.changed.get(&id).is_some_and(|changed| changed.iter().any(|step| steps.contains(step)))
     }
 
     /// Returns the last step that changed an inode under a handle of its own.

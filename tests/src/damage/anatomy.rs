@@ -69,6 +69,8 @@ pub(super) fn be32(bytes: &[u8], at: usize) -> u32 {
 
 const EXTENTS_FL: u32 = 0x8_0000;
 const INDEX_FL: u32 = 0x1000;
+/// The content is in the inode, which then has no map.
+const INLINE_DATA_FL: u32 = 0x1000_0000;
 /// Its map leads to the copies of descriptors to come.
 const RESIZE_INO: u32 = 7;
 
@@ -156,8 +158,10 @@ impl Anatomy {
             }
         }
         let mut blocks = Vec::new();
-        let is_mapped = [0x4000, 0x8000].contains(&(le16(inode, 0) & 0xf000)) && ino != RESIZE_INO;
-        if le32(inode, 0x20) & EXTENTS_FL != 0 {
+        let flags = le32(inode, 0x20);
+        let may_map = ino != RESIZE_INO && flags & INLINE_DATA_FL == 0;
+        let is_mapped = [0x4000, 0x8000].contains(&(le16(inode, 0) & 0xf000)) && may_map;
+        if flags & EXTENTS_FL != 0 {
             self.extents(bytes, ino, at + 0x28..at + 0x64, &mut blocks);
         } else if is_mapped {
             let map = at + 0x28;
@@ -174,7 +178,7 @@ impl Anatomy {
                 self.add(RegionKind::Orphan, block * self.block_size, self.block_size, ino);
             }
         } else if le16(inode, 0) & 0xf000 == 0x4000 {
-            let indexed = le32(inode, 0x20) & INDEX_FL != 0;
+            let indexed = flags & INDEX_FL != 0;
             for (i, block) in blocks.into_iter().enumerate() {
                 let at = block * self.block_size;
                 let whole = le32(bytes, at) == 0 && usize::from(le16(bytes, at + 4)) == self.block_size;

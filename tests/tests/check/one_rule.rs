@@ -1,6 +1,6 @@
 //! Volumes that debugfs made break one rule each, and whole ones that come close to it.
 
-use super::Tally;
+use super::{Tally, make_indexed, used};
 use lanefs_check::{Options, check};
 use lanefs_device::MemDevice;
 use lanefs_tests::{debugfs, debugfs_write, mke2fs};
@@ -135,6 +135,78 @@ fn blocks_of_attributes_hold_no_target() {
     tally.ask("ea_inode", bytes);
     assert_eq!(tally.clean, 2);
     tally.judge();
+}
+
+/// The last of the attributes that have a value takes it along.
+#[test]
+fn a_value_counts_its_users() {
+    let mut tally = Tally::new();
+    let path = tally.path();
+    let file = content(&tally, &[b'v'; 3000]);
+    let value = format!("ea_set -f {} /l user.x", file.display());
+    let args = ["-t", "ext4", "-b", "1024", "-I", "128", "-O", "ea_inode", "-J", "size=1"];
+    let whole = made(&path, &args, &["symlink l target", &value, "set_inode_field /l blocks 4"]);
+    let stat = debugfs(&path, "stat <13>");
+    tally.ask("one user", whole.clone());
+    assert_eq!(tally.clean, 1);
+    // The halves of the count.
+    for change in ["version 2", "version 0", "ctime @1"] {
+        let bytes = changed(&path, &whole, &format!("set_inode_field <13> {change}"));
+        assert_eq!(broken(&bytes), ["XattrValueRefcount"], "{change}");
+        tally.ask(change, bytes);
+    }
+    assert_eq!(tally.clean, 1);
+    // A value of Lustre has no count.
+    let atime = stat.split("atime: 0x").nth(1).unwrap();
+    let atime = u32::from_str_radix(&atime[..8], 16).unwrap().cast_signed();
+    let bytes = changed(&path, &whole, &format!("set_inode_field <13> ctime @{atime}"));
+    assert_ne!(bytes, whole);
+    tally.ask("two times that are the same", bytes);
+    assert_eq!(tally.clean, 2);
+    tally.judge();
+}
+
+#[test]
+fn only_directories_are_case_folded() {
+    let mut tally = Tally::new();
+    let path = tally.path();
+    let file = content(&tally, b"content");
+    let args = ["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "casefold"];
+    let write = format!("write {} f", file.display());
+    let whole = made(&path, &args, &[&write, "symlink l target", "mknod p p", "mkdir d"]);
+    for (name, flags) in [("f", "0x40080000"), ("l", "0x40000000"), ("p", "0x40000000")] {
+        let bytes = changed(&path, &whole, &format!("set_inode_field /{name} flags {flags}"));
+        assert_eq!(broken(&bytes), ["FlagsNotOfType"], "{name}");
+        tally.ask(name, bytes);
+    }
+    tally.ask("whole", whole.clone());
+    tally.ask("a directory", changed(&path, &whole, "set_inode_field /d flags 0x40080000"));
+    assert_eq!(tally.clean, 2);
+    tally.judge();
+}
+
+/// Names that are both encrypted and case-folded are sorted by SipHash, and no others. What else is
+/// said of names that are neither does not count.
+#[test]
+fn siphash_is_for_encrypted_and_folded_names() {
+    let tally = Tally::new();
+    let path = tally.path();
+    let bytes = used(&path, &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum"], make_indexed);
+    std::fs::write(&path, bytes).unwrap();
+    let root: usize = debugfs(&path, "bmap /d 0").trim().parse().unwrap();
+    debugfs_write(&path, "feature encrypt casefold");
+    let broken_by = |flags: &str, version: u8| {
+        debugfs_write(&path, &format!("set_inode_field /d flags {flags}"));
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[root * 1024 + 28] = version;
+        broken(&bytes)
+    };
+    let found = broken_by("0x40081800", 6);
+    assert!(!found.iter().any(|rule| ["Htree", "HashRange", "HtreeNotNamed"].contains(rule)), "{found:?}");
+    for (flags, version) in [("0x40081800", 1), ("0x40081000", 6), ("0x00081800", 6)] {
+        let found = broken_by(flags, version);
+        assert!(found.contains(&"Htree"), "{flags}, {version}: {found:?}");
+    }
 }
 
 #[test]

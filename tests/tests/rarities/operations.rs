@@ -2,11 +2,11 @@
 
 use crate::half_way::acl;
 use lanefs::{
-    AtSymlink, DeviceNumber, Error, FileType, NewAttr, OpenOptions, RenameFlags, Result, SetAttr, SetXattr,
-    Timestamp, Verity, Volume, mmp,
+    AtSymlink, Atime, DeviceNumber, Error, FileType, Modifier, NewAttr, Node, OpenOptions, RenameFlags,
+    Result, SetAttr, SetTime, SetXattr, Timestamp, Verity, Volume, mmp,
 };
 use lanefs_device::BlockDevice;
-use lanefs_format::{BitEdit, ErrorBehavior, Incompat, Superblock, Tuning};
+use lanefs_format::{BitEdit, ErrorBehavior, Incompat, InodeFlags, Superblock, Tuning};
 use lanefs_sim::{Image, OverlayDevice};
 use lanefs_tests::{VirtualClock, patterned};
 use std::sync::Arc;
@@ -27,6 +27,9 @@ const NO_DEVICE: DeviceNumber = DeviceNumber { major: 0, minor: 0 };
 const WHITEOUT: RenameFlags = RenameFlags::Whiteout { replace: true, uid: 3, gid: 4 };
 const LARGE: &str = "user.large";
 const ACCESS: &str = "system.posix_acl_access";
+
+/// One block, in two pieces.
+const GATHERED: &[&[u8]] = &[&[1; 512], &[2; 512]];
 
 /// The time of all changes.
 const NOW: Timestamp = Timestamp { sec: 1_500_000_000, nsec: 0 };
@@ -69,6 +72,7 @@ fn fill(volume: &Volume) -> Result<()> {
     for file in [&files[..], &same, &capable].concat() {
         volume.write(file, b"some bytes")?;
     }
+    volume.create_file("/empty").map(drop)?;
     for file in ["/verity", "/sealed"] {
         volume.write(file, &[8; 5000])?;
     }
@@ -77,6 +81,9 @@ fn fill(volume: &Volume) -> Result<()> {
     same.iter().try_for_each(|file| large(volume, file, 2))?;
     let set = |path: &str, name: &str, value: &[u8]| volume.set_xattr(path, name, value, SetXattr::Any);
     set("/acl", "system.posix_acl_default", &acl(40))?;
+    // The capability is not its only privilege.
+    let set_id = SetAttr { permissions: Some(0o6755), ..SetAttr::default() };
+    volume.set_attr("/capable2", &set_id, AtSymlink::Follow)?;
     for file in capable {
         // What comes behind it has no room in the inode.
         set(file, "user.filler", &[5; 40])?;
@@ -167,6 +174,13 @@ fn leave(volume: &Volume) -> Result<()> {
     volume.remove_xattr("/same3", LARGE)
 }
 
+/// Moves the time of the last read behind that of the last change.
+fn age(volume: &Volume) -> Result<()> {
+    let earlier = Timestamp { sec: NOW.sec - 1000, nsec: 0 };
+    let set = SetAttr { atime: Some(SetTime::At(earlier)), ..SetAttr::default() };
+    volume.set_attr("/plain", &set, AtSymlink::Follow)
+}
+
 const fn op(name: &'static str, run: fn(&Volume) -> Result<()>) -> Operation {
     Operation { name, run: Run::Volume { before: nothing, run } }
 }
@@ -174,6 +188,11 @@ const fn op(name: &'static str, run: fn(&Volume) -> Result<()>) -> Operation {
 /// Returns an operation as [`op`] does, in which a file comes to share a block.
 const fn sharing(name: &'static str, run: fn(&Volume) -> Result<()>) -> Operation {
     Operation { name, run: Run::Volume { before: leave, run } }
+}
+
+/// Returns an operation as [`op`] does, on a file that was read long ago.
+const fn aged(name: &'static str, run: fn(&Volume) -> Result<()>) -> Operation {
+    Operation { name, run: Run::Volume { before: age, run } }
 }
 
 const fn switch(
@@ -186,6 +205,10 @@ const fn switch(
 
 fn large(volume: &Volume, path: &str, fill: u8) -> Result<()> {
     volume.set_xattr(path, LARGE, &[fill; 700], SetXattr::Any)
+}
+
+fn node(volume: &Volume, path: &str) -> Result<Node> {
+    volume.node_at(volume.symlink_metadata(path)?.ino())
 }
 
 fn owner_and_mode() -> SetAttr {
@@ -246,6 +269,25 @@ pub(super) const OPERATIONS: &[Operation] = &[
     op("hash tree", |v| v.open_file("/verity")?.enable_verity(&Verity::default())),
     op("hash tree with a salt", |v| v.open_file("/verity")?.enable_verity(&salted())),
     op("remove a file with a hash tree", |v| v.remove_file("/sealed")),
+    aged("time of the last read", |v| node(v, "/plain")?.accessed(Atime::Relative)),
+    op("flags", |v| {
+        let node = node(v, "/plain")?;
+        node.set_file_attr(Some(node.flags() | InodeFlags::NODUMP | InodeFlags::NOATIME), None)
+    }),
+    op("privileges dropped", |v| node(v, "/capable2")?.drop_privileges(Modifier::Other)),
+    op("open that truncates", |v| v.open_options().write(true).truncate(true).open("/verity").map(drop)),
+    op("write of a handle with O_SYNC", |v| {
+        v.open_options().write(true).sync(true).open("/plain")?.write_at(b" and more", 10)
+    }),
+    op("first write of a handle with O_DSYNC", |v| {
+        v.open_options().write(true).dsync(true).open("/empty")?.write_at(b"bytes", 0)
+    }),
+    op("gathered write", |v| {
+        let is_written = v.open_options().write(true).open("/empty")?.write_gathered(GATHERED, 0)?;
+        assert!(is_written, "not as a gathered write");
+        Ok(())
+    }),
+    op("rename that replaces nothing", |v| v.rename_with("/b/z", "/a/new", RenameFlags::NoReplace)),
     op("label", |v| v.set_label(b"rare")),
     op("fields of the superblock", |v| v.tune(&tuning())),
     op("seed of the checksums", |v| {
@@ -269,6 +311,12 @@ pub(super) fn verity_line(volume: &Volume) -> String {
     let behind = file.fiemap(65_536..u64::MAX, 1).unwrap();
     assert_eq!(behind.is_empty(), digest.is_none(), "a hash tree and its flag: {digest:?}");
     format!("/verity {digest:?}")
+}
+
+/// Returns a line for what [`volume_lines`](lanefs_tests::volume_lines) does not show of `/plain`.
+pub(super) fn plain_line(volume: &Volume) -> String {
+    let plain = volume.symlink_metadata("/plain").unwrap();
+    format!("/plain read at {:?}, flags {:?}", plain.atime(), plain.flags())
 }
 
 /// Returns lines for the superblock and its first copy: the fields that operations change.

@@ -5,14 +5,15 @@ mod moves;
 mod online;
 mod power;
 mod power_online;
+mod retry;
 
 use lanefs::{Error, FallocMode, OpenOptions, Resize, ResizeError, SetXattr, Volume};
 use lanefs_check::check;
 use lanefs_device::{BlockDevice, FileOptions, Op};
 use lanefs_sim::FailingDevice;
 use lanefs_tests::{
-    LoopMount, copy_file, dumpe2fs, e2fsck_clean, memory_dir, mke2fs, require_root, require_tools, run,
-    volume_digest,
+    LoopMount, copy_file, debugfs_write, dumpe2fs, e2fsck, e2fsck_clean, memory_dir, mke2fs, require_root,
+    require_tools, run, volume_digest,
 };
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -337,7 +338,7 @@ fn make_damaged(path: &Path, options: &[&str], commands: &[&str]) -> Vec<u8> {
     }
     volume.close().unwrap();
     for command in commands {
-        lanefs_tests::debugfs_write(path, command);
+        debugfs_write(path, command);
     }
     std::fs::read(path).unwrap()
 }
@@ -364,10 +365,18 @@ fn an_inode_in_use_is_not_cut_off() {
     }
     volume.close().unwrap();
     for command in ["set_bg 2 free_inodes_count 72", "set_bg 2 checksum calc"] {
-        lanefs_tests::debugfs_write(&path, command);
+        debugfs_write(&path, command);
     }
     let e = refused(&path, |resize| resize.shrink(16 << 20));
     assert!(matches!(e, Error::Resize(ResizeError::TooFewInodes { .. })), "{e}");
+}
+
+/// The block that holds an inode, and the byte of the inode there.
+fn slot_of(path: &Path, ino: u32) -> (u64, u64) {
+    let place = lanefs_tests::debugfs(path, &format!("imap <{ino}>"));
+    let (_, place) = place.split_once("located at block ").unwrap();
+    let (block, offset) = place.trim().split_once(", offset 0x").unwrap();
+    (block.parse().unwrap(), u64::from_str_radix(offset, 16).unwrap())
 }
 
 /// The first block of a file.
@@ -382,9 +391,31 @@ fn a_file_in_free_blocks_is_refused() {
     let path = dir.path().join("v");
     make_damaged(&path, &["-t", "ext4"], &[]);
     let block = block_of(&path, "/file3") + 2;
-    lanefs_tests::debugfs_write(&path, &format!("freeb {block}"));
+    debugfs_write(&path, &format!("freeb {block}"));
     let e = refused(&path, |resize| resize.shrink(20 << 20));
     assert!(e.to_string().contains(&format!("block {block} ")) && e.to_string().contains("as free"), "{e}");
+}
+
+/// Files could move to where a bitmap has fixed metadata as free.
+#[test]
+fn fixed_metadata_in_free_blocks_is_refused() {
+    let dir = memory_dir();
+    let path = dir.path().join("v");
+    let digest = make_far(&path, 80, &["-t", "ext4", "-b", "1024", "-N", "1000"]);
+    let changes: [fn(&mut Resize) -> lanefs::Result<()>; 2] =
+        [|resize| resize.shrink(50 << 20), |resize| resize.minimum().map(drop)];
+    let (table, log) = (slot_of(&path, 2).0 + 2, block_of(&path, "<8>") + 3);
+    // The last is the copy of the superblock in group 1.
+    for (block, what) in [(table, "the inode table"), (log, "the journal"), (8193, "the superblock")] {
+        debugfs_write(&path, &format!("freeb {block}"));
+        for change in changes {
+            let e = refused(&path, change).to_string();
+            assert!(e.contains(&format!("has block {block} as free, which belongs to {what}")), "{e}");
+        }
+        debugfs_write(&path, &format!("setb {block}"));
+    }
+    shrink(&path, 50 << 20);
+    judge(&path, digest, "mended");
 }
 
 /// A map that shows more blocks than are in use names some of them more than once.
@@ -399,7 +430,7 @@ fn a_block_of_two_files_is_refused() {
     std::os::unix::fs::FileExt::write_all_at(&file, &itself, block * 1024).unwrap();
     drop(file);
     for n in ["IND", "DIND"] {
-        lanefs_tests::debugfs_write(&path, &format!("sif /file3 block[{n}] {block}"));
+        debugfs_write(&path, &format!("sif /file3 block[{n}] {block}"));
     }
     let e = refused(&path, |resize| resize.shrink(20 << 20));
     assert!(e.to_string().contains("more blocks than are in use"), "{e}");
@@ -410,11 +441,9 @@ fn a_file_in_fixed_structures_or_the_log_is_refused() {
     let dir = memory_dir();
     let path = dir.path().join("v");
     make_damaged(&path, &["-t", "ext3"], &[]);
-    let table = lanefs_tests::debugfs(&path, "imap <2>");
-    let table = table.split("block ").nth(2).and_then(|rest| rest.split(',').next()).unwrap().trim();
-    let (table, log): (u64, u64) = (table.parse().unwrap(), block_of(&path, "<8>") + 3);
+    let (table, log) = (slot_of(&path, 2).0, block_of(&path, "<8>") + 3);
     for (block, what) in [(table, "fixed metadata"), (log, "belongs to the journal")] {
-        lanefs_tests::debugfs_write(&path, &format!("sif /file5 block[2] {block}"));
+        debugfs_write(&path, &format!("sif /file5 block[2] {block}"));
         let e = refused(&path, |resize| resize.shrink(20 << 20));
         assert!(e.to_string().contains(what), "{e}");
     }
@@ -432,7 +461,7 @@ fn a_resize_inode_in_the_log_is_refused() {
     let log = block_of(&path, "<8>") as usize + 9;
     bytes.copy_within(dind * 1024..(dind + 1) * 1024, log * 1024);
     std::fs::write(&path, bytes).unwrap();
-    lanefs_tests::debugfs_write(&path, &format!("sif <7> block[DIND] {log}"));
+    debugfs_write(&path, &format!("sif <7> block[DIND] {log}"));
     let file = File::options().write(true).open(&path).unwrap();
     file.set_len(400 << 20).unwrap();
     let e = refused(&path, |resize| resize.grow(400 << 20, None));
@@ -478,6 +507,21 @@ fn a_growth_that_fails_early_leaves_a_closed_volume() {
         grow(&path, 100 << 20);
         judge(&path, digest, "grown");
     }
+}
+
+/// Descriptors that lie in groups of their own are a feature, and revision 0 has none.
+#[test]
+fn a_volume_of_revision_0_becomes_one_of_revision_1() {
+    let dir = memory_dir();
+    let path = dir.path().join("v");
+    mke2fs(&path, 200 << 20, &["-t", "ext2", "-r", "0", "-b", "1024"]);
+    assert!(head(&path)["Filesystem revision #"].starts_with('0'));
+    drop(grow(&path, 300 << 20));
+    let fields = head(&path);
+    assert!(fields["Filesystem features"].contains("meta_bg"), "{fields:?}");
+    assert_eq!((&*fields["First inode"], &*fields["Inode size"]), ("11", "128"));
+    let (code, said) = e2fsck(&path, &["-fp"]);
+    assert_eq!(code, 0, "{said}");
 }
 
 #[test]
@@ -526,7 +570,7 @@ fn refusals_change_nothing() {
     resize.grow(64 << 20, None).unwrap();
     drop(resize);
     assert!(std::fs::read(&path).unwrap() == before);
-    lanefs_tests::debugfs_write(&path, "ssv state 2");
+    debugfs_write(&path, "ssv state 2");
     let e = Resize::open(Arc::new(FileOptions::new().open(&path).unwrap()), OpenOptions::new()).unwrap_err();
     assert!(matches!(e, Error::Resize(ResizeError::Unsound { .. })), "{e}");
 }

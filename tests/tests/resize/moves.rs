@@ -1,11 +1,11 @@
 //! What moves when a volume becomes smaller: the log, inodes, and extents that are split.
 
-use super::{grow, head, judge, make, open, refused, shrink};
+use super::{grow, head, judge, make, open, refused, shrink, slot_of};
 use lanefs::{Error, Resize, ResizeError, SetXattr, Volume};
 use lanefs_device::FileOptions;
 use lanefs_tests::{
-    LoopMount, TreeEntry, copy_file, debugfs, debugfs_write, e2fsck_clean, memory_dir, mke2fs, require_root,
-    require_tools, run, tree_listing, volume_digest,
+    LoopMount, TreeEntry, copy_file, debugfs, debugfs_write, e2fsck_clean, memory_dir, mke2fs,
+    mke2fs_command, require_root, require_tools, run, tree_listing, volume_digest,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -206,6 +206,79 @@ fn too_few_inodes_are_refused() {
     assert!(matches!(e, Error::Resize(ResizeError::InodeInUse { ino: 10, .. })), "{e}");
 }
 
+/// An inode in use that its bitmap has as free is neither overwritten nor cut off.
+#[test]
+fn an_inode_that_its_bitmap_has_as_free_is_refused() {
+    let dir = memory_dir();
+    let path = dir.path().join("v");
+    mke2fs(&path, 64 << 20, &["-t", "ext4", "-b", "1024", "-g", "4096", "-N", "4096"]);
+    let volume = Volume::open(&path).unwrap();
+    // All inodes of group 0, and some of group 1.
+    for n in 0..300 {
+        volume.write(format!("/first{n}"), b"").unwrap();
+    }
+    fill_groups(&volume, 3000, 60);
+    let digest = volume_digest(&volume);
+    let last = volume.symlink_metadata("/dir59/below/short").unwrap().ino();
+    volume.close().unwrap();
+    let to_minimum = |resize: &mut Resize| {
+        let least = resize.minimum()?;
+        resize.shrink(least)
+    };
+    for ino in [12, last] {
+        debugfs_write(&path, &format!("freei <{ino}>"));
+        let e = refused(&path, to_minimum).to_string();
+        assert!(e.contains(&format!("has inode {ino} as free")), "{e}");
+        debugfs_write(&path, &format!("seti <{ino}>"));
+    }
+    let whole = std::fs::read(&path).unwrap();
+    // INODE_UNINIT.
+    for request in ["set_bg 1 flags 0x1", "set_bg 1 checksum calc"] {
+        debugfs_write(&path, request);
+    }
+    let e = refused(&path, to_minimum).to_string();
+    assert!(e.contains("group 1 has 256 inodes that were never in use"), "{e}");
+    std::fs::write(&path, whole).unwrap();
+    shrink_to_minimum(&path);
+    let inodes: u32 = head(&path)["Inode count"].parse().unwrap();
+    assert!(last > inodes, "inode {last} has its number still");
+    judge(&path, digest, "mended");
+}
+
+/// A block of a table in which no inode ever was has any content on the device.
+#[test]
+fn a_block_without_an_inode_starts_as_zeros() {
+    let dir = memory_dir();
+    let path = dir.path().join("v");
+    std::fs::write(&path, vec![0xFF_u8; 64 << 20]).unwrap();
+    let options = ["-t", "ext4", "-b", "1024", "-g", "4096", "-N", "4096", "-O", "^flex_bg,^has_journal"];
+    let unwritten = ["-E", "nodiscard,lazy_itable_init=1"];
+    let made = mke2fs_command(&[&options[..], &unwritten].concat()).arg(&path).status().unwrap();
+    assert!(made.success());
+    let volume = Volume::open(&path).unwrap();
+    // Directories of the root lie in different groups.
+    let files = |dir| (0..5).map(move |n| format!("/dir{dir}/file{n}"));
+    for dir in 0..16 {
+        volume.create_dir(format!("/dir{dir}")).unwrap();
+        files(dir).for_each(|file| volume.write(file, b"").unwrap());
+    }
+    let digest = volume_digest(&volume);
+    volume.close().unwrap();
+    shrink_to_minimum(&path);
+    let volume = Volume::open(&path).unwrap();
+    let inos = (0..16).flat_map(files).map(|file| volume.metadata(file).unwrap().ino());
+    // Group 0 has 256 inodes, and had those of one directory.
+    let last = inos.filter(|&ino| ino <= 256).max().unwrap();
+    assert!(last > 60, "no inodes came to group 0: {last}");
+    volume.close().unwrap();
+    let (block, at) = slot_of(&path, last);
+    let bytes = std::fs::read(&path).unwrap();
+    let behind = &bytes[(block * 1024 + at + 256) as usize..(block as usize + 1) * 1024];
+    assert!(!behind.is_empty(), "inode {last} is the last of its block");
+    assert!(behind.iter().all(|byte| *byte == 0), "behind inode {last}");
+    judge(&path, digest, "a table of zeros");
+}
+
 /// `stable_inodes` promises that numbers stay: file encryption may depend on them.
 #[test]
 fn stable_inodes_keep_their_numbers() {
@@ -243,9 +316,16 @@ fn a_log_too_small_for_a_directory_is_told_before_anything_moves() {
     for n in 0..1500 {
         volume.write(format!("{far}/{}-{n}", "n".repeat(200)), b"").unwrap();
     }
+    let digest = volume_digest(&volume);
     volume.close().unwrap();
     let e = refused(&path, |resize| resize.shrink(12 << 20));
     assert!(matches!(e, Error::Resize(ResizeError::LogTooSmall { .. })), "{e}");
+    // The minimum is a size for which the log is large enough.
+    let least = resize(&path).minimum().unwrap();
+    assert!(least > 12 << 20, "{least}");
+    shrink(&path, least);
+    assert_eq!(resize(&path).size(), least);
+    judge(&path, digest, "a small log");
 }
 
 /// A volume with a large file behind free blocks that do not follow each other. Returns what it

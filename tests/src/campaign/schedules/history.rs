@@ -27,8 +27,12 @@ pub(super) enum Gave {
     Names(BTreeSet<String>),
     /// It was refused by the state of the volume.
     Refused(String),
-    /// It was refused by a flag, a limit or for want of space, and has changed nothing.
-    Limited(String),
+    /// It was not permitted, as by a flag of chattr(1), and has changed nothing.
+    NotPermitted(String),
+    /// It is not supported, as by a map without extents, and has changed nothing.
+    NotSupported(String),
+    /// It found no space, of which every volume of a plan has enough.
+    NoSpace(String),
 }
 
 /// Sorts an error.
@@ -36,7 +40,9 @@ pub(super) fn refusal(error: &Error) -> Gave {
     let error = error.kind();
     let said = error.to_string();
     match error {
-        Error::NoSpace | Error::NotPermitted(_) | Error::NotSupported(_) => Gave::Limited(said),
+        Error::NotPermitted(_) => Gave::NotPermitted(said),
+        Error::NotSupported(_) => Gave::NotSupported(said),
+        Error::NoSpace => Gave::NoSpace(said),
         _ => Gave::Refused(said),
     }
 }

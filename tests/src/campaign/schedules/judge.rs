@@ -53,7 +53,8 @@ fn told(calls: &[Call]) -> String {
             Gave::Done => "done".to_owned(),
             Gave::Bytes(bytes) => format!("{} bytes {:02x?}", bytes.len(), runs(bytes)),
             Gave::Names(names) => format!("{names:?}"),
-            Gave::Refused(said) | Gave::Limited(said) => format!("refused: {said}"),
+            Gave::Refused(said) | Gave::NotPermitted(said) => format!("refused: {said}"),
+            Gave::NotSupported(said) | Gave::NoSpace(said) => format!("refused: {said}"),
         };
         let (began, ended) = (call.began.point, call.ended.point);
         format!("\n  thread {}, {began}-{ended}: {} ({}): {gave}", call.thread, call.act, call.number)
@@ -162,8 +163,8 @@ fn explain(plan: &Plan, history: &History, order: &[&Call], again: &Observed) ->
     for (place, call) in (1..).zip(order) {
         promises.push((call.began.mark, Promise::Begun(place)));
         let told = match is_closed {
-            false => tell(&mut run_model, place, call),
-            true => tell_closed(&mut run_model, place, call),
+            false => tell(plan, &mut run_model, place, call),
+            true => tell_closed(plan, &mut run_model, place, call),
         };
         told.map_err(|said| format!("{} ({}): {said}", call.act, call.number))?;
         run_model.end_step();
@@ -197,10 +198,19 @@ fn explain(plan: &Plan, history: &History, order: &[&Call], again: &Observed) ->
     Ok(Run { log, names, contents, times, promises, closed, aborted: false })
 }
 
-fn tell(run_model: &mut ModelRun, place: usize, call: &Call) -> Result<(), String> {
+/// Returns whether a step that the names allow may be refused so.
+fn may_refuse(plan: &Plan, model: &Model, step: &Step, gave: &Gave) -> bool {
+    match gave {
+        Gave::NotPermitted(_) => model.names.may_forbid(step),
+        Gave::NotSupported(_) => !plan.setting.shape().has_extents(),
+        _ => false,
+    }
+}
+
+fn tell(plan: &Plan, run_model: &mut ModelRun, place: usize, call: &Call) -> Result<(), String> {
     match &call.act {
         Act::Do(step) => {
-            if matches!(call.gave, Gave::Limited(_)) {
+            if may_refuse(plan, &run_model.model, step, &call.gave) {
                 return Ok(());
             }
             let mut after = run_model.model.clone();
@@ -210,7 +220,7 @@ fn tell(run_model: &mut ModelRun, place: usize, call: &Call) -> Result<(), Strin
                     run_model.record(place, step, effect);
                     Ok(())
                 }
-                (None, Gave::Refused(_)) => Ok(()),
+                (None, Gave::Refused(_) | Gave::NotPermitted(_) | Gave::NotSupported(_)) => Ok(()),
                 (Some(_), gave) => Err(format!("it would be done: {gave:?}")),
                 (None, gave) => Err(format!("it would be refused: {gave:?}")),
             }
@@ -232,11 +242,11 @@ fn tell(run_model: &mut ModelRun, place: usize, call: &Call) -> Result<(), Strin
 
 /// Holds a call behind a close against the model: files are read as before, and what would change
 /// anything is refused.
-fn tell_closed(run_model: &mut ModelRun, place: usize, call: &Call) -> Result<(), String> {
+fn tell_closed(plan: &Plan, run_model: &mut ModelRun, place: usize, call: &Call) -> Result<(), String> {
     let is_refused = call.gave == Gave::Refused(Error::Closed.to_string());
     let is_none = |step: &Step| run_model.model.clone().apply(call.number, step).is_none();
     match &call.act {
-        Act::Read { .. } => tell(run_model, place, call),
+        Act::Read { .. } => tell(plan, run_model, place, call),
         Act::Do(Step::Fsync(_) | Step::Fdatasync(_)) if call.gave == Gave::Done => Ok(()),
         Act::Do(step) if matches!(call.gave, Gave::Refused(_)) && is_none(step) => Ok(()),
         _ if is_refused => Ok(()),

@@ -3,7 +3,7 @@
 //!
 //! A [`Plan`] lists the operations of two to four threads on one volume. [`try_plan`] runs it with
 //! a seed, which decides which thread continues at each lock, wait, atomic operation and I/O, when
-//! time passes, which I/O fails, and where the power is cut. Then it checks:
+//! time passes, and where the power is cut. No I/O fails. Then it checks:
 //!
 //! - Did every thread end: no deadlock, no panic, no lock out of order?
 //! - Is the history linearisable: does an order of the operations explain all results and the final
