@@ -1,12 +1,26 @@
 //! Attributes of inodes as the kernel takes them.
 
 use crate::owners::Owners;
-use crate::wire::{Attr, AttrOut, EntryOut, Statx, StatxOut, SxTime};
+use crate::wire::{Attr, AttrOut, EntryOut, ROOT_ID, Statx, StatxOut, SxTime};
 use lanefs::format::{InodeFlags, S_ISGID, S_ISUID};
 use lanefs::{DeviceNumber, FileType, Metadata, Timestamp};
 
 /// Seconds for which the kernel may cache names and attributes: only its own requests change them.
 pub(crate) const VALID: u64 = 7 * 24 * 60 * 60;
+
+/// Seconds for which the kernel may cache the attributes of a file that a program may write to. The
+/// kernel does not count the blocks that its writeback takes.
+const VALID_WRITTEN: u64 = 1;
+
+/// Whether programs may write to a file, so that the kernel may have dirty pages of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Writers {
+    None,
+    /// It is open for writing.
+    Some,
+    /// With `noopen`, every file may be open.
+    Unknown,
+}
 
 /// Packs a device number into 32 bits.
 pub(crate) fn pack(device: DeviceNumber) -> u32 {
@@ -24,13 +38,20 @@ pub(crate) fn dirent_type(file_type: Option<FileType>) -> u32 {
     file_type.map_or(0, |t| u32::from(t.mode_bits()) >> 12)
 }
 
-fn attr(meta: &Metadata, owners: Owners) -> Attr {
+/// Returns the sectors that the kernel is told. A file that may have dirty pages has at least one:
+/// programs (GNU tar) take a file without any for one hole, and do not ask where its data is.
+fn sectors(meta: &Metadata, writers: Writers) -> u64 {
+    let may_have_pages = meta.is_file() && writers != Writers::None;
+    meta.sectors().max(may_have_pages.into())
+}
+
+fn attr(meta: &Metadata, owners: Owners, writers: Writers) -> Attr {
     let (uid, gid) = owners.shown(meta);
     let (atime, mtime, ctime) = (meta.atime(), meta.mtime(), meta.ctime());
     Attr {
         ino: meta.ino().into(),
         size: meta.len(),
-        blocks: meta.sectors(),
+        blocks: sectors(meta, writers),
         atime: atime.sec,
         mtime: mtime.sec,
         ctime: ctime.sec,
@@ -49,21 +70,27 @@ fn attr(meta: &Metadata, owners: Owners) -> Attr {
 
 /// Returns for how many seconds the kernel may cache the attributes. It does not know of the bits
 /// of the mode that a write takes away.
-fn valid(meta: &Metadata) -> u64 {
-    if meta.is_file() && meta.permissions() & (S_ISUID | S_ISGID) != 0 { 0 } else { VALID }
+fn valid(meta: &Metadata, writers: Writers) -> u64 {
+    match writers {
+        _ if meta.is_file() && meta.permissions() & (S_ISUID | S_ISGID) != 0 => 0,
+        Writers::Some => VALID_WRITTEN,
+        Writers::None | Writers::Unknown => VALID,
+    }
 }
 
-pub(crate) fn attr_out(meta: &Metadata, owners: Owners) -> AttrOut {
-    AttrOut { attr_valid: valid(meta), attr: attr(meta, owners), ..AttrOut::default() }
+pub(crate) fn attr_out(meta: &Metadata, owners: Owners, writers: Writers) -> AttrOut {
+    let attr = attr(meta, owners, writers);
+    AttrOut { attr_valid: valid(meta, writers), attr, ..AttrOut::default() }
 }
 
-pub(crate) fn entry_out(id: u64, meta: &Metadata, owners: Owners) -> EntryOut {
+pub(crate) fn entry_out(id: u64, meta: &Metadata, owners: Owners, writers: Writers) -> EntryOut {
     EntryOut {
         nodeid: id,
-        generation: meta.generation().into(),
+        // The kernel makes the root by itself, of generation 0, and takes another one for stale.
+        generation: if id == ROOT_ID { 0 } else { meta.generation().into() },
         entry_valid: VALID,
-        attr_valid: valid(meta),
-        attr: attr(meta, owners),
+        attr_valid: valid(meta, writers),
+        attr: attr(meta, owners, writers),
         ..EntryOut::default()
     }
 }
@@ -78,7 +105,7 @@ fn sx_time(t: Timestamp) -> SxTime {
     SxTime { tv_sec: t.sec, tv_nsec: t.nsec, reserved: 0 }
 }
 
-pub(crate) fn statx_out(meta: &Metadata, owners: Owners) -> StatxOut {
+pub(crate) fn statx_out(meta: &Metadata, owners: Owners, writers: Writers) -> StatxOut {
     const BASIC: u32 = 0x7FF;
     const BTIME: u32 = 0x800;
     // Of both, the bits are those of chattr(1).
@@ -97,7 +124,7 @@ pub(crate) fn statx_out(meta: &Metadata, owners: Owners) -> StatxOut {
         mode: meta.mode(),
         ino: meta.ino().into(),
         size: meta.len(),
-        blocks: meta.sectors(),
+        blocks: sectors(meta, writers),
         atime: sx_time(meta.atime()),
         btime: sx_time(btime.unwrap_or_default()),
         ctime: sx_time(meta.ctime()),
@@ -106,7 +133,7 @@ pub(crate) fn statx_out(meta: &Metadata, owners: Owners) -> StatxOut {
         rdev_minor: device.map_or(0, |d| d.minor),
         ..Statx::default()
     };
-    StatxOut { attr_valid: valid(meta), stat, ..StatxOut::default() }
+    StatxOut { attr_valid: valid(meta, writers), stat, ..StatxOut::default() }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! buffers in huge pages for large content.
 
 use crate::fault::{Answer, Fault};
-use crate::request::{MAX_CONTENT, Received};
+use crate::request::MAX_CONTENT;
 use crate::wire::{InHeader, OutHeader, WriteIn};
 use lanefs::device::AlignedBuf;
 use parking_lot::Mutex;
@@ -95,11 +95,6 @@ impl Inbox {
     /// Returns the message of `len` bytes in the buffer.
     pub(crate) fn message(&self, len: usize) -> Option<&[u8]> {
         self.buffer.get(LEAD..)?.get(..len)
-    }
-
-    /// Returns the same, decoded. `None` if it has no header.
-    pub(crate) fn received(&self, len: usize) -> Option<Received<'_>> {
-        Received::decode(self.message(len)?)
     }
 }
 

@@ -50,7 +50,8 @@ impl Capability {
 /// capabilities only that the kernel has checked by itself.
 ///
 /// A confined server may not look into the user namespace of a thread. It asks its broker, which
-/// decides by the same code.
+/// decides by the same code. Once the broker has ended, root has those capabilities only that the
+/// kernel has checked.
 ///
 /// Hazard: a number of 0 says nothing. It is that of every thread outside of the PID namespace that
 /// this server has mounted from. Nor does a number say anything where `/proc` is that of another
@@ -83,17 +84,19 @@ impl<'h> Caller<'h> {
         Self { uid, gid, thread, owners: Owners::default(), broker: None }
     }
 
-    /// Returns whether it has `capability` in the user namespace of this server. See the head of
-    /// the file for a thread that is not known. With `fakeroot` each caller has all of them.
+    /// Returns whether it has `capability` in the user namespace of this server. See [`Caller`] for
+    /// a thread that is not known, and for a broker that has ended. With `fakeroot` each caller has
+    /// all of them.
     pub(crate) fn has(&self, capability: Capability) -> bool {
         if self.owners.fakeroot {
             return true;
         }
+        let checked_by_kernel = self.uid == 0 && capability.is_asked_twice();
         if let Some(broker) = self.broker {
-            return broker.has(self.fields(capability as u32));
+            return broker.has(self.fields(capability as u32)).unwrap_or(checked_by_kernel);
         }
         if !self.is_known() || self.is_lent() {
-            return self.uid == 0 && capability.is_asked_twice();
+            return checked_by_kernel;
         }
         let namespace = |of: &str| stat(format!("/proc/{of}/ns/user")).map(|s| (s.st_dev, s.st_ino)).ok();
         let has = || Status::of(self)?.capabilities.checked_shr(capability as u32);

@@ -4,9 +4,9 @@
 use crate::fault::{Answer, Fault};
 use lanefs::format::InodeFlags;
 use lanefs::{File, Node};
+use lanefs_sync::IntMap;
 use parking_lot::RwLock;
 use rustix::io::Errno;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -17,9 +17,7 @@ pub(crate) struct Open {
     pub(crate) cached: File,
     pub(crate) direct: File,
     pub(crate) inode: Arc<OpenInode>,
-    access: Access,
-    /// The program may take blocks reserved for root.
-    privileged: bool,
+    kind: OpenKind,
 }
 
 impl Open {
@@ -35,18 +33,29 @@ impl Open {
             Ok(file) => (file, Access::Writes),
             Err(_) => (node.open_to_read()?, Access::Reads),
         };
+        let kind = OpenKind { access, privileged: false, past_cache: false };
         let (direct, inode) = (cached.with_direct(true), OpenInode::default());
-        for count in inode.counts(access, false) {
+        for count in inode.counts(kind) {
             count.fetch_add(1, Ordering::Relaxed);
         }
         inode.cached();
-        Ok(Self { node, cached, direct, inode: Arc::new(inode), access, privileged: false })
+        Ok(Self { node, cached, direct, inode: Arc::new(inode), kind })
     }
 
     /// Returns whether a program may write by it.
     pub(crate) fn writes(&self) -> bool {
-        self.access != Access::Reads
+        self.kind.access != Access::Reads
     }
+}
+
+/// What a handle is for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OpenKind {
+    pub(crate) access: Access,
+    /// The program may take blocks reserved for root.
+    pub(crate) privileged: bool,
+    /// The kernel reads and writes past its cache.
+    pub(crate) past_cache: bool,
 }
 
 /// The operations that a program may do by a handle.
@@ -65,10 +74,14 @@ pub(crate) struct OpenInode {
     /// Handles that write anywhere.
     writers: AtomicUsize,
     appenders: AtomicUsize,
+    /// Handles that write through the kernel's cache.
+    cached_writers: AtomicUsize,
     /// Handles that write, of users that may not take the blocks reserved for root.
     unprivileged: AtomicUsize,
     /// The kernel has read content into its cache since the first handle.
     is_cached: AtomicBool,
+    /// The kernel may take a count of blocks for valid that writeback changes.
+    has_old_count: AtomicBool,
 }
 
 impl OpenInode {
@@ -80,6 +93,26 @@ impl OpenInode {
     /// Returns whether a handle writes anywhere, even if the inode has become append-only since.
     pub(crate) fn has_writers(&self) -> bool {
         self.writers.load(Ordering::Relaxed) > 0
+    }
+
+    /// Returns whether a program may write to it through the kernel's cache.
+    pub(crate) fn is_written_in_cache(&self) -> bool {
+        self.cached_writers.load(Ordering::Relaxed) > 0
+    }
+
+    /// Notes that the kernel may have cached attributes from before the first writer.
+    pub(crate) fn outdate_count(&self) {
+        self.has_old_count.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the kernel may have such attributes.
+    pub(crate) fn has_old_count(&self) -> bool {
+        self.has_old_count.load(Ordering::Relaxed)
+    }
+
+    /// Returns the same, and notes that it has none any more.
+    pub(crate) fn takes_old_count(&self) -> bool {
+        self.has_old_count.swap(false, Ordering::Relaxed)
     }
 
     /// Notes that the kernel reads content into its cache.
@@ -100,14 +133,15 @@ impl OpenInode {
         self.unprivileged.load(Ordering::Relaxed) == 0
     }
 
-    fn counts(&self, access: Access, privileged: bool) -> impl Iterator<Item = &AtomicUsize> {
-        let kind = match access {
+    fn counts(&self, kind: OpenKind) -> impl Iterator<Item = &AtomicUsize> {
+        let writes = match kind.access {
             Access::Reads => None,
             Access::Writes => Some(&self.writers),
             Access::Appends => Some(&self.appenders),
         };
-        let unprivileged = (kind.is_some() && !privileged).then_some(&self.unprivileged);
-        [&self.handles].into_iter().chain(kind).chain(unprivileged)
+        let cached = writes.filter(|_| !kind.past_cache).map(|_| &self.cached_writers);
+        let unprivileged = writes.filter(|_| !kind.privileged).map(|_| &self.unprivileged);
+        [&self.handles].into_iter().chain(writes).chain(cached).chain(unprivileged)
     }
 }
 
@@ -134,12 +168,12 @@ pub(crate) struct Handles {
 struct Slots {
     open: Vec<Option<Arc<Open>>>,
     free: Vec<usize>,
-    inodes: HashMap<u32, Arc<OpenInode>>,
+    inodes: IntMap<u32, Arc<OpenInode>>,
 }
 
 impl Slots {
     fn drop_handle(&mut self, open: &Open) {
-        for count in open.inode.counts(open.access, open.privileged) {
+        for count in open.inode.counts(open.kind) {
             count.fetch_sub(1, Ordering::Relaxed);
         }
         if open.inode.handles.load(Ordering::Relaxed) == 0 {
@@ -149,23 +183,22 @@ impl Slots {
 }
 
 impl Handles {
-    /// Returns a handle for the file `node`. A program may use it as `access` says, and may take
-    /// blocks reserved for root if `privileged`.
+    /// Returns a handle for the file `node`.
     ///
     /// # Errors
     /// An inode without content cannot be opened.
-    pub(crate) fn open(&self, node: Node, access: Access, privileged: bool) -> Answer<u64> {
-        let cached = match access {
+    pub(crate) fn open(&self, node: Node, kind: OpenKind) -> Answer<u64> {
+        let cached = match kind.access {
             Access::Reads => node.open_to_read()?,
             Access::Writes | Access::Appends => node.open_to_write()?,
         };
         let direct = cached.with_direct(true);
         let mut slots = self.slots.write();
         let inode = Arc::clone(slots.inodes.entry(node.ino()).or_default());
-        for count in inode.counts(access, privileged) {
+        for count in inode.counts(kind) {
             count.fetch_add(1, Ordering::Relaxed);
         }
-        let open = Some(Arc::new(Open { node, cached, direct, inode, access, privileged }));
+        let open = Some(Arc::new(Open { node, cached, direct, inode, kind }));
         let at = match slots.free.pop() {
             Some(at) => {
                 slots.open[at] = open;
@@ -191,6 +224,11 @@ impl Handles {
     /// Returns whether a program may write to this inode.
     pub(crate) fn is_written(&self, ino: u32) -> bool {
         self.slots.read().inodes.get(&ino).is_some_and(|inode| inode.is_written())
+    }
+
+    /// Returns whether a program may write to this inode through the kernel's cache.
+    pub(crate) fn is_written_in_cache(&self, ino: u32) -> bool {
+        self.slots.read().inodes.get(&ino).is_some_and(|inode| inode.is_written_in_cache())
     }
 
     /// Returns the inodes that programs may write to.

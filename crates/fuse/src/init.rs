@@ -1,13 +1,12 @@
 //! The FUSE_INIT handshake: the features that kernel and file system agree on.
 
-use crate::request::MAX_CONTENT;
-use crate::wire::{InitFlags, InitIn, InitOut, MAJOR, MINOR};
+use crate::request::{Init, MAX_CONTENT};
+use crate::wire::{InitFlags, InitOut, MAJOR, MINOR};
 
 /// Background requests in flight at once: readahead, writeback, asynchronous direct I/O. Beyond the
 /// bound the kernel makes a thread wait that does writeback, and drops the dirty pages of a program
 /// that is killed while it waits: so no bound.
 const MAX_BACKGROUND: u16 = u16::MAX;
-const PAGE: usize = 4096;
 
 /// The features that the server asks for, where the kernel has them.
 const WANTED: InitFlags = InitFlags::ASYNC_READ
@@ -42,15 +41,18 @@ pub(crate) struct WantedFeatures {
     pub(crate) time_gran: u32,
 }
 
-/// Returns the answer to the kernel's FUSE_INIT.
-pub(crate) fn answer(init: &InitIn, features: WantedFeatures) -> InitOut {
-    let WantedFeatures { acl, no_open, time_gran } = features;
-    let offered = InitFlags::from_bits_retain(u64::from(init.flags2) << 32 | u64::from(init.flags));
+/// Returns the features that the kernel has and the server asks for.
+pub(crate) fn agreed(init: &Init, features: WantedFeatures) -> InitFlags {
     let mut wanted = WANTED;
-    wanted.set(InitFlags::POSIX_ACL, acl);
+    wanted.set(InitFlags::POSIX_ACL, features.acl);
     // With `noopen` no open carries O_TRUNC: the kernel truncates by SETATTR.
-    wanted.set(InitFlags::ATOMIC_O_TRUNC, !no_open);
-    let flags = (offered & wanted).bits();
+    wanted.set(InitFlags::ATOMIC_O_TRUNC, !features.no_open);
+    init.offered & wanted
+}
+
+/// Returns the answer to the kernel's FUSE_INIT, with the features `agreed`.
+pub(crate) fn answer(init: &Init, agreed: InitFlags, time_gran: u32) -> InitOut {
+    let flags = agreed.bits();
     InitOut {
         major: MAJOR,
         minor: MINOR,
@@ -60,8 +62,37 @@ pub(crate) fn answer(init: &InitIn, features: WantedFeatures) -> InitOut {
         max_background: MAX_BACKGROUND,
         congestion_threshold: MAX_BACKGROUND,
         max_write: MAX_CONTENT as u32,
-        max_pages: (MAX_CONTENT / PAGE) as u16,
+        max_pages: max_pages(rustix::param::page_size()),
         time_gran,
         ..InitOut::default()
+    }
+}
+
+/// Returns how many pages of that many bytes the content of a request has at most.
+fn max_pages(page: usize) -> u16 {
+    (MAX_CONTENT / page).max(1) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_has_as_many_pages_as_fit() {
+        assert_eq!([4 << 10, 64 << 10, 4 << 20].map(max_pages), [256, 16, 1]);
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_offer_is_not_asked_for() {
+        let features = |acl, no_open| WantedFeatures { acl, no_open, time_gran: 1 };
+        let init = |offered| Init { major: MAJOR, minor: 31, max_readahead: 1 << 20, offered };
+        let old = InitFlags::WRITEBACK_CACHE | InitFlags::POSIX_ACL | InitFlags::ATOMIC_O_TRUNC;
+        let unknown = InitFlags::from_bits_retain(1 << 63);
+        assert_eq!(agreed(&init(old | unknown), features(true, false)), old);
+        assert_eq!(agreed(&init(old), features(false, true)), InitFlags::WRITEBACK_CACHE);
+        let all = agreed(&init(InitFlags::all()), features(true, false));
+        let answer = answer(&init(InitFlags::all()), all, 1);
+        assert_eq!(u64::from(answer.flags2) << 32 | u64::from(answer.flags), all.bits());
+        assert!(all.contains(InitFlags::DIRECT_IO_ALLOW_MMAP) && !all.contains(unknown));
     }
 }

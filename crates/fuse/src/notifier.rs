@@ -6,7 +6,7 @@
 
 use crate::channel::Channel;
 use crate::request::Received;
-use crate::scheduling::{First, Shares, User};
+use crate::scheduling::{First, Shares, User, Work};
 use crate::wire::{
     EXPIRE_ONLY, InvalEntryOut, InvalInodeOut, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, OutHeader,
 };
@@ -89,7 +89,7 @@ impl NoticeJob {
 /// Invariants:
 /// - Only requests that hold no page are handed over: no read or write of the kernel's cache.
 /// - The queue has at most one entry for each request in the kernel, one for each file that is to
-///   be forgotten, and two for each request that failed after its change of names.
+///   be forgotten, and three for each request that failed after its change.
 #[derive(Debug)]
 pub(crate) struct Notifier {
     queue: Mutex<Queue>,
@@ -132,7 +132,7 @@ impl Notifier {
 
     fn queue_up(&self, queue: &mut Queue, job: NoticeJob) {
         match job.share() {
-            Some(user) if !queue.shares.enter(user) => queue.shares.park(user, job),
+            Some(user) if !queue.shares.enter(user, Work::Other) => queue.shares.park(user, Work::Other, job),
             _ => {
                 queue.jobs.push_back(job);
                 self.wanted.notify_one();
@@ -169,7 +169,7 @@ impl Notifier {
         let Some(user) = share else { return };
         let mut queue = self.queue.lock();
         // The caller takes the next job, so nobody is called.
-        if let Some(next) = queue.shares.leave(user) {
+        if let Some(next) = queue.shares.leave(user, Work::Other) {
             queue.jobs.push_back(next);
         }
     }

@@ -58,7 +58,8 @@ pub struct MountStats {
 impl Server {
     pub(crate) fn new(connection: OwnedFd, filesystem: Filesystem, workers: Workers) -> Self {
         let (channel, buffers) = (Channel::new(connection), BufferPool::new(BUFFERS));
-        let shares = Mutex::new(Shares::new(workers.most_of_one(), workers.most_of_nobody()));
+        let shares = Shares::new(workers.most_of_one(), workers.most_of_nobody());
+        let shares = Mutex::new(shares.keeping(workers.kept_of_one()));
         Self { channel, filesystem, workers, shares, buffers, requests: Counter::new() }
     }
 
@@ -79,14 +80,15 @@ impl Server {
     ///
     /// # Errors
     /// [`SessionError::Version`], and failures of `/dev/fuse`.
-    pub(crate) fn shake_hands(&self, features: WantedFeatures) -> Result<(), SessionError> {
+    pub(crate) fn shake_hands(&mut self, features: WantedFeatures) -> Result<(), SessionError> {
         let (mut inbox, mut outbox) = (Inbox::new(), Outbox::new());
         loop {
             let Some(len) = self.channel.receive(&mut inbox)? else {
                 return Err(std::io::Error::from(Errno::NODEV).into());
             };
             let foreign = || std::io::Error::from(Errno::PROTO);
-            let Some(Received { header, request }) = inbox.received(len) else { continue };
+            let received = inbox.message(len).and_then(|message| self.decode(message));
+            let Some(Received { header, request }) = received else { continue };
             let unique = header.unique;
             let init = match request {
                 Ok(Request::Init(init)) => init,
@@ -103,10 +105,12 @@ impl Server {
                 return Err(SessionError::Version(init.major, init.minor));
             }
             outbox.clear();
-            outbox.put(&init::answer(&init, features)).map_err(|_| foreign())?;
+            let agreed = init::agreed(&init, features);
+            outbox.put(&init::answer(&init, agreed, features.time_gran)).map_err(|_| foreign())?;
             self.channel.send(unique, &mut outbox, Ok(()));
             // A newer kernel comes again with the version that it was told.
             if init.major == MAJOR {
+                self.filesystem.agreed_on(agreed);
                 return Ok(());
             }
         }
@@ -172,7 +176,7 @@ impl Server {
             let began = Instant::now();
             let read = self.channel.receive(&mut inbox);
             let message = read.as_ref().ok().and_then(|len| inbox.message((*len)?));
-            let received = message.and_then(Received::decode);
+            let received = message.and_then(|message| self.decode(message));
             let (cost, preference) = match &received {
                 Some(Received { header, request }) => {
                     let cost = request.as_ref().map_or(Cost::Short, Request::cost);
@@ -213,6 +217,11 @@ impl Server {
         Ok(())
     }
 
+    /// Decodes a message, as [`Received::decode`] does.
+    fn decode<'b>(&self, message: &'b [u8]) -> Option<Received<'b>> {
+        Received::decode(message, self.filesystem.features())
+    }
+
     /// Makes another serving thread, which [`Workers`] has counted already.
     fn make_thread<'s>(&'s self, scope: &'s thread::Scope<'s, '_>) {
         let work = || {
@@ -238,18 +247,21 @@ impl Server {
         let Some(user) = received.share(message.len()) else {
             return self.answer(received, outbox, follow);
         };
+        let mut work = received.work();
         {
             let mut shares = self.shares.lock();
-            if !shares.enter(user) {
-                shares.park(user, message.into());
+            if !shares.enter(user, work) {
+                shares.park(user, work, message.into());
                 return false;
             }
         }
         let mut last = self.answer(received, outbox, follow);
         // Not in the condition: it would be locked while the request is served.
-        let next = || self.shares.lock().leave(user);
-        while let Some(message) = next() {
-            if let Some(received) = Received::decode(&message) {
+        let next = |done| self.shares.lock().leave(user, done);
+        while let Some(message) = next(work) {
+            // It was decoded before it was parked.
+            if let Some(received) = self.decode(&message) {
+                work = received.work();
                 last |= self.answer(&received, outbox, follow);
             }
         }
@@ -338,7 +350,7 @@ impl Server {
 mod tests {
     use super::*;
     use crate::options::MountOptions;
-    use crate::scheduling::Following;
+    use crate::scheduling::{Following, Work};
     use crate::wire::op;
     use lanefs::Volume;
     use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
@@ -387,7 +399,7 @@ mod tests {
 
     #[test]
     fn what_comes_before_init_is_refused_and_ends_nothing() {
-        let (server, kernels) = server();
+        let (mut server, kernels) = server();
         let (eio, init) = (Errno::IO.raw_os_error(), 40 + 64);
         // Without a name, of a wrong length, shorter than a header, and what wants no answer.
         ask(&kernels, op::LOOKUP, 1, 40, 40);
@@ -402,9 +414,19 @@ mod tests {
         server.close().unwrap();
     }
 
+    /// Before version 7.36 (Linux 5.17) INIT has 16 bytes.
+    #[test]
+    fn an_init_of_an_older_kernel_begins_a_mount() {
+        let (mut server, kernels) = server();
+        ask(&kernels, op::INIT, 1, 40 + 16, 40 + 16);
+        server.shake_hands(FEATURES).unwrap();
+        assert_eq!(answers(&kernels), [(1, 0)]);
+        server.close().unwrap();
+    }
+
     #[test]
     fn an_init_that_says_nothing_ends_the_mount() {
-        let (server, kernels) = server();
+        let (mut server, kernels) = server();
         ask(&kernels, op::INIT, 1, 40, 40);
         assert!(server.shake_hands(FEATURES).is_err());
         server.close().unwrap();
@@ -421,20 +443,41 @@ mod tests {
             ask_as(&kernels, (op::STATFS, user), unique, 40, 40);
             let len = server.channel.receive(inbox).unwrap().unwrap();
             let message = inbox.message(len).unwrap();
-            server.answer_in_turn(&Received::decode(message).unwrap(), message, outbox, &follow);
+            server.answer_in_turn(&server.decode(message).unwrap(), message, outbox, &follow);
             answers(&kernels).iter().map(|(unique, _)| *unique).collect::<Vec<_>>()
         };
         // The one thread of the share is at work.
-        assert!(server.shares.lock().enter(Some(1000)));
+        assert!(server.shares.lock().enter(Some(1000), Work::Other));
         assert_eq!(statfs(1, 1000, &mut outbox, &mut inbox), [0_u64; 0]);
         assert_eq!(statfs(2, 1000, &mut outbox, &mut inbox), [0_u64; 0]);
         assert_eq!(statfs(3, 0, &mut outbox, &mut inbox), [3]);
         // It is done.
-        assert!(server.shares.lock().leave(Some(1000)).is_some_and(|message| message.len() == 40));
+        let leave = || server.shares.lock().leave(Some(1000), Work::Other);
+        assert!(leave().is_some_and(|message| message.len() == 40));
         assert_eq!(server.shares.lock().parked(Some(1000)).count(), 1);
-        assert!(server.shares.lock().leave(Some(1000)).is_some());
-        assert_eq!(server.shares.lock().leave(Some(1000)), None);
+        assert!(leave().is_some());
+        assert_eq!(leave(), None);
         assert_eq!(statfs(4, 1000, &mut outbox, &mut inbox), [4]);
+        drop(follow);
+        server.close().unwrap();
+    }
+
+    /// Deletions of files without a name have all threads of their share. A close that came late
+    /// would let other programs find the file open.
+    #[test]
+    fn a_close_waits_for_no_deletion() {
+        let (server, kernels) = server();
+        let (mut inbox, mut outbox) = (Inbox::new(), Outbox::new());
+        let follow = Follow::new(server.workers.following());
+        while server.shares.lock().enter(None, Work::Other) {}
+        for (opcode, len) in [(op::FORGET, 48), (op::RELEASE, 64), (op::RELEASEDIR, 64)] {
+            ask(&kernels, opcode, opcode.into(), len, len);
+            let len = server.channel.receive(&mut inbox).unwrap().unwrap();
+            let message = inbox.message(len).unwrap();
+            server.answer_in_turn(&server.decode(message).unwrap(), message, &mut outbox, &follow);
+        }
+        assert_eq!(answers(&kernels), [op::RELEASE, op::RELEASEDIR].map(|opcode| (u64::from(opcode), 0)));
+        assert_eq!(server.shares.lock().parked(None).count(), 1);
         drop(follow);
         server.close().unwrap();
     }
@@ -448,7 +491,8 @@ mod tests {
             for (said, len) in [(40, 40), (999, 48), (48, 48), (56, 56)] {
                 ask(&kernels, opcode, opcode.into(), said, len);
                 let len = server.channel.receive(&mut inbox).unwrap().unwrap();
-                server.answer(&inbox.received(len).unwrap(), &mut outbox, &follow);
+                let message = inbox.message(len).unwrap();
+                server.answer(&server.decode(message).unwrap(), &mut outbox, &follow);
             }
         }
         let statfs = u64::from(op::STATFS);

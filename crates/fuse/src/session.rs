@@ -95,7 +95,7 @@ impl Session {
             }
         };
         filesystem.mounted_as(mounted.device());
-        let server = Server::new(connection, filesystem, Workers::new(options.threads, following));
+        let mut server = Server::new(connection, filesystem, Workers::new(options.threads, following));
         match server.shake_hands(features) {
             Ok(()) => {
                 // Only now: the kernel's own values come with the first word.

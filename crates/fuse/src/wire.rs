@@ -88,7 +88,9 @@ incoming! {
     struct InHeader {
         len: u32, opcode: u32, unique: u64, nodeid: u64, uid: u32, gid: u32, pid: u32, total_extlen: u16, padding: u16,
     }
-    struct InitIn { major: u32, minor: u32, max_readahead: u32, flags: u32, flags2: u32, unused: [u32; 11], }
+    struct InitIn { major: u32, minor: u32, max_readahead: u32, flags: u32, }
+    // Behind it, with INIT_EXT; and fields without a meaning yet.
+    struct InitExtIn { flags2: u32, }
     struct ForgetIn { nlookup: u64, }
     // Read in place, from any alignment.
     struct ForgetOne { nodeid: U64, nlookup: U64, }
@@ -110,7 +112,9 @@ incoming! {
     struct ReadIn { fh: u64, offset: u64, size: u32, read_flags: u32, lock_owner: u64, flags: u32, padding: u32, }
     struct WriteIn { fh: u64, offset: u64, size: u32, write_flags: u32, lock_owner: u64, flags: u32, padding: u32, }
     struct FsyncIn { fh: u64, fsync_flags: u32, padding: u32, }
-    struct SetxattrIn { size: u32, flags: u32, setxattr_flags: u32, padding: u32, }
+    struct SetxattrIn { size: u32, flags: u32, }
+    // Behind it, with SETXATTR_EXT.
+    struct SetxattrExtIn { setxattr_flags: u32, padding: u32, }
     struct AccessIn { mask: u32, padding: u32, }
     struct GetxattrIn { size: u32, padding: u32, }
     struct FallocateIn { fh: u64, offset: u64, length: u64, mode: u32, padding: u32, }
@@ -274,7 +278,8 @@ mod tests {
     #[test]
     fn structures_are_as_long_as_the_kernels() {
         assert_eq!((size_of::<InHeader>(), size_of::<OutHeader>()), (40, 16));
-        assert_eq!((size_of::<InitIn>(), size_of::<InitOut>()), (64, 64));
+        assert_eq!((size_of::<InitIn>(), size_of::<InitOut>()), (16, 64));
+        assert_eq!((size_of::<SetxattrIn>(), size_of::<SetxattrExtIn>()), (8, 8));
         assert_eq!((size_of::<Attr>(), size_of::<EntryOut>()), (88, 128));
         assert_eq!((size_of::<SetattrIn>(), size_of::<StatfsOut>()), (88, 80));
         assert_eq!((size_of::<WriteIn>(), size_of::<Dirent>()), (40, 24));

@@ -161,10 +161,10 @@ impl Broker {
         }
     }
 
-    /// Returns whether the caller with these fields has the capability that they name. False if the
-    /// broker has ended.
-    pub(crate) fn has(&self, caller: [u32; 4]) -> bool {
-        self.call(BrokerCall::Has, caller).is_ok_and(|answer| answer == 1)
+    /// Returns whether the caller with these fields has the capability that they name. `None` if
+    /// the broker has ended.
+    pub(crate) fn has(&self, caller: [u32; 4]) -> Option<bool> {
+        self.call(BrokerCall::Has, caller).ok().map(|answer| answer == 1)
     }
 
     /// Returns whether the caller with these fields is in the group that they name. False if the
@@ -220,17 +220,42 @@ impl Drop for Broker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::caller::{Caller, Capability};
+    use crate::owners::Owners;
+    use crate::wire::InHeader;
+    use zerocopy::FromZeros;
 
-    /// The thread that has another thread released holds the lock of all workers.
-    #[test]
-    fn a_release_is_not_waited_for() {
-        let ((requests, _their_words), (calls, mut theirs)) =
-            (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
+    /// Returns a broker, and the socket at which it would get calls.
+    fn broker() -> (Broker, UnixStream) {
+        let ((requests, _), (calls, theirs)) = (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
         // A call that was not answered fails, and does not hang.
         calls.set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();
         let (requests, calls) = (Mutex::new(requests), Mutex::new(calls));
         let child = Command::new("true").spawn().unwrap();
-        let broker = Broker { requests, calls, socket: Mutex::new(None), child };
+        (Broker { requests, calls, socket: Mutex::new(None), child }, theirs)
+    }
+
+    /// Without a broker the server goes on. The kernel has checked two capabilities by itself.
+    #[test]
+    fn without_a_broker_root_has_what_the_kernel_checked() {
+        let (broker, theirs) = broker();
+        drop(theirs);
+        let has = |uid, capability| {
+            let header = InHeader { uid, pid: 1, ..InHeader::new_zeroed() };
+            Caller::of(&header, Owners::default(), Some(&broker)).has(capability)
+        };
+        for capability in [Capability::Fowner, Capability::LinuxImmutable] {
+            assert!(has(0, capability) && !has(7, capability), "{capability:?}");
+        }
+        for capability in [Capability::Fsetid, Capability::SysAdmin, Capability::SysResource] {
+            assert!(!has(0, capability) && !has(7, capability), "{capability:?}");
+        }
+    }
+
+    /// The thread that has another thread released holds the lock of all workers.
+    #[test]
+    fn a_release_is_not_waited_for() {
+        let (broker, mut theirs) = broker();
         theirs.write_all(&7i32.to_le_bytes()).unwrap();
         broker.release_thread(rustix::thread::gettid());
         // The answer to the next call is still there.

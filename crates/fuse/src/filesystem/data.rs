@@ -8,40 +8,75 @@ use super::guard::{Change, Keeps, check_flags};
 use super::{Filesystem, Outcome, Stage};
 use crate::buffers::Outbox;
 use crate::fault::Answer;
-use crate::handles::{Access, Open};
+use crate::handles::{Access, Open, OpenKind};
 use crate::notifier::Notice;
 use crate::request::{CopyRange, Fallocate, OpenHow, Read, Request, Seek, SeekTo, Write, WriteFrom};
-use crate::wire::{InHeader, LseekOut, OpenFlags, OpenOut, WriteOut, fopen};
+use crate::wire::{InHeader, InitFlags, LseekOut, OpenFlags, OpenOut, WriteOut, fopen};
 use lanefs::format::InodeFlags;
-use lanefs::{FallocMode, File, Modifier, Node};
+use lanefs::{FallocMode, File, Metadata, Modifier, Node};
 
 /// A user other than root, where the kernel does not say which.
 const ANY_USER: u32 = u32::MAX;
 
 impl Filesystem {
-    pub(super) fn open(&self, header: &InHeader, how: OpenHow, out: &mut Outbox) -> Answer {
+    pub(super) fn open(&self, header: &InHeader, how: OpenHow, out: &mut Outbox) -> Answer<Outcome> {
         let node = self.node(header.nodeid)?;
         self.check_open(header, &node, how)?;
-        let open_flags = self.opened_when_full(how.flags, open_flags(how.flags, &node));
-        let access = access(how.flags, &node);
-        let fh = self.handles.open(node, access, self.is_privileged(header))?;
+        let open_flags = self.open_flags(how.flags, &node);
+        let kind = open_kind(how.flags, &node, open_flags, self.is_privileged(header));
+        let was_written = how.flags.writes() && self.is_written(node.ino());
+        let fh = self.handles.open(node.clone(), kind)?;
+        out.put(&OpenOut { fh, open_flags, backing_id: 0 })?;
+        if kind.access == Access::Reads {
+            return Ok(Outcome::Answered);
+        }
         // Behind the handle: a thread that finds the volume full has the kernel told, or it is
         // found full here.
-        if access != Access::Reads && self.fullness.is_full() {
-            self.notifier.tell(Notice::Attributes(header.nodeid));
+        let notice = Notice::Attributes(header.nodeid);
+        if self.fullness.is_full() {
+            self.notifier.tell(notice);
         }
-        out.put(&OpenOut { fh, open_flags, backing_id: 0 })
+        // From the first writer on, an answer says that the file has one block at least, and is
+        // valid for a short time: see `attr.rs`. At O_TRUNC the kernel forgets older ones by itself.
+        if was_written || how.flags.contains(OpenFlags::TRUNC) {
+            return Ok(Outcome::Answered);
+        }
+        if node.metadata().sectors() == 0 {
+            return Ok(Outcome::AfterNotice(notice));
+        }
+        self.handles.get(fh)?.inode.outdate_count();
+        Ok(Outcome::Answered)
+    }
+
+    /// Returns what the kernel is to do with a file that a program opens with these flags.
+    ///
+    /// A kernel without DIRECT_IO_ALLOW_MMAP (before Linux 6.6) neither writes back nor forgets its
+    /// dirty pages of a file that it reads and writes past its cache, because DIRECT_IO was
+    /// answered. For O_DIRECT it does both without that answer.
+    pub(super) fn open_flags(&self, flags: OpenFlags, node: &Node) -> u32 {
+        let heeds_cache = self.features.contains(InitFlags::DIRECT_IO_ALLOW_MMAP);
+        let may_pass = heeds_cache || !self.handles.is_written_in_cache(node.ino());
+        // The kernel does not know these flags: past its cache, each write is asked for.
+        let is_flagged = flags.writes() && node.flags().intersects(InodeFlags::APPEND | InodeFlags::SYNC);
+        let mut answer = match flags.contains(OpenFlags::DIRECT) {
+            // Without DIRECT_IO it lets direct writes of one file come one by one only.
+            true if heeds_cache || is_flagged && may_pass => fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES,
+            false if is_flagged && may_pass => fopen::DIRECT_IO,
+            _ => fopen::KEEP_CACHE,
+        };
+        if may_pass && self.is_written_through(flags) {
+            answer |= fopen::DIRECT_IO;
+        }
+        answer
     }
 
     /// Checks what ext4 asks of a program that opens a file, and carries out O_TRUNC.
     fn check_open(&self, header: &InHeader, node: &Node, how: OpenHow) -> Answer {
         if how.flags.contains(OpenFlags::TRUNC) {
-            let keeps = Keeps::Decided { kill: how.kills_ids };
+            let keeps = self.keeps(how.kills_ids);
             self.before_change(header, node, Change::Overwrite, keeps)?;
             node.set_len(0)?;
-            if self.is_durable(node) {
-                node.sync_all()?;
-            }
+            self.settle_inode(header.nodeid)?;
         } else if how.flags.writes() {
             let appends = how.flags.contains(OpenFlags::APPEND);
             let change = if appends { Change::Append } else { Change::Overwrite };
@@ -92,17 +127,22 @@ impl Filesystem {
             }
             // A mapping drops nothing, and the pages do not say whose they are.
             self.drop_foreign(ANY_USER, &open.node)?;
+            let counted = open.inode.has_old_count().then(|| open.node.metadata().sectors());
             self.write_late(&open, offset, bytes)?;
+            let is_outdated = counted.is_some_and(|sectors| sectors != open.node.metadata().sectors());
+            if is_outdated && open.inode.takes_old_count() {
+                self.notifier.tell(Notice::Attributes(header.nodeid));
+            }
             answer(bytes.len(), out)?;
             return Ok(Outcome::Answered);
         };
-        let keeps = Keeps::Decided { kill: kills_ids };
         // Whether it is at the end, the engine looks under the lock of the file's bytes.
-        self.before_change(header, &open.node, Change::Append, keeps)?;
+        let meta = self.before_change(header, &open.node, Change::Append, self.keeps(kills_ids))?;
         let file = way(&open, flags);
         if self.nodes.outdated(header.nodeid).is_none() {
             self.nodes.outdate(header.nodeid, open.node.metadata().mtime());
         }
+        reach_append(&open, &meta, offset)?;
         // The kernel moves its size by what was written, and tells the program that.
         let n = file.write_part_at(bytes, offset)?;
         answer(n, out)?;
@@ -128,6 +168,8 @@ impl Filesystem {
         Ok(open.cached.sync_all()?)
     }
 
+    /// Changes the blocks of a range. Where that fails, a part may be done, and the kernel, which
+    /// keeps its pages at an error, is told to forget those of bytes that have become zeros.
     pub(super) fn fallocate(&self, header: &InHeader, range: Fallocate) -> Answer {
         let Fallocate { handle, mode, offset, len } = range;
         let open = self.opened(header.nodeid, handle)?;
@@ -136,7 +178,11 @@ impl Filesystem {
             _ => Change::Overwrite,
         };
         self.before_change(header, &open.node, change, Keeps::Unknown)?;
-        Ok(open.cached.fallocate(mode, offset, len)?)
+        let done = open.cached.fallocate(mode, offset, len);
+        if done.is_err() && change == Change::Overwrite {
+            self.notifier.tell(Notice::Content { node: header.nodeid, offset, len });
+        }
+        Ok(done?)
     }
 
     pub(super) fn lseek(
@@ -160,15 +206,32 @@ impl Filesystem {
         Ok(Outcome::Answered)
     }
 
+    /// Copies a range. The kernel forgets its pages of as many bytes as the answer counts, and none
+    /// at an error. Where that is less than it asked for, more may have been copied: it is told to
+    /// forget all.
     pub(super) fn copy_file_range(&self, header: &InHeader, copy: &CopyRange, out: &mut Outbox) -> Answer {
         let from = self.opened(header.nodeid, copy.from)?;
         let to = self.opened(copy.to_node, copy.to)?;
         self.before_change(header, &to.node, Change::Overwrite, Keeps::Unknown)?;
-        // The answer counts in 32 bits.
+        // The answer has 32 bits for it.
         let len = copy.len.min(1 << 30);
-        let n = from.cached.copy_range(copy.from_offset, &to.cached, copy.to_offset, len)?;
-        out.put(&WriteOut { size: n as u32, padding: 0 })
+        let copied = from.cached.copy_range(copy.from_offset, &to.cached, copy.to_offset, len);
+        if copied.as_ref().ok().is_none_or(|n| *n < len) {
+            let (node, offset) = (copy.to_node, copy.to_offset);
+            self.notifier.tell(Notice::Content { node, offset, len: len.max(1) });
+        }
+        out.put(&WriteOut { size: copied? as u32, padding: 0 })
     }
+}
+
+/// Extends an append-only file to where an append begins. The kernel may have dirty pages in
+/// between, of a handle from before the flag: they make the file longer than lanefs knows.
+fn reach_append(open: &Open, meta: &Metadata, offset: u64) -> Answer {
+    let has_gap = meta.flags().contains(InodeFlags::APPEND) && meta.len() < offset;
+    if has_gap && open.inode.has_writers() {
+        open.cached.extend_late(offset)?;
+    }
+    Ok(())
 }
 
 /// Returns the file for a request with these flags: a program may change O_DIRECT at any time.
@@ -181,24 +244,199 @@ fn written_out(header: &InHeader, offset: u64) -> Notice {
     Notice::Content { node: header.nodeid, offset, len: 0 }
 }
 
-/// Returns what a program may do that opens `node` with these flags.
-pub(super) fn access(flags: OpenFlags, node: &Node) -> Access {
-    match flags.writes() {
+/// Returns what a handle of `node` is for that a program opens with these flags, where the kernel
+/// was answered `open_flags`.
+pub(super) fn open_kind(flags: OpenFlags, node: &Node, open_flags: u32, privileged: bool) -> OpenKind {
+    let access = match flags.writes() {
         false => Access::Reads,
         true if node.flags().contains(InodeFlags::APPEND) => Access::Appends,
         true => Access::Writes,
-    }
+    };
+    OpenKind { access, privileged, past_cache: open_flags & fopen::DIRECT_IO != 0 }
 }
 
-/// Returns what the kernel is to do with a file that a program opens with these flags.
-pub(super) fn open_flags(flags: OpenFlags, node: &Node) -> u32 {
-    if flags.contains(OpenFlags::DIRECT) {
-        // Without DIRECT_IO it lets direct writes of one file come one by one only.
-        return fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panic")]
+
+    use super::*;
+    use crate::fault::Fault;
+    use crate::notifier::NoticeJob;
+    use crate::options::MountOptions;
+    use lanefs::Volume;
+    use rustix::io::Errno;
+    use zerocopy::FromZeros;
+
+    /// Returns a filesystem of a kernel with all features, with one file of these bytes: its node,
+    /// and the header of a request for it.
+    fn filesystem(bytes: &[u8]) -> (Filesystem, Node, InHeader) {
+        let volume = Volume::in_memory(16 << 20).unwrap();
+        volume.write("/f", bytes).unwrap();
+        let node = volume.root_node().unwrap().lookup("f").unwrap();
+        let mut filesystem = Filesystem::new(volume, &MountOptions::default(), None).unwrap();
+        filesystem.features = InitFlags::all();
+        filesystem.nodes.remember(node.clone());
+        let nodeid = filesystem.nodes.id_of(node.ino());
+        (filesystem, node, InHeader { nodeid, ..InHeader::new_zeroed() })
     }
-    if flags.writes() && node.flags().intersects(InodeFlags::APPEND | InodeFlags::SYNC) {
-        // The kernel does not know these flags: past its cache, each write is asked for.
-        return fopen::DIRECT_IO;
+
+    fn open(filesystem: &Filesystem, node: &Node, access: Access, past_cache: bool) -> u64 {
+        filesystem.handles.open(node.clone(), OpenKind { access, privileged: true, past_cache }).unwrap()
     }
-    fopen::KEEP_CACHE
+
+    /// Returns the notices that are to be sent.
+    fn told(filesystem: &Filesystem) -> Vec<Notice> {
+        let jobs = filesystem.notifier.queued().into_iter();
+        let notice = |job| match job {
+            NoticeJob::Notify(notice) => notice,
+            other => panic!("{other:?}"),
+        };
+        jobs.map(notice).collect()
+    }
+
+    /// A kernel before Linux 6.6 would read and write beside its dirty pages.
+    #[test]
+    fn an_older_kernel_is_not_sent_past_its_dirty_pages() {
+        const DIRECT: u32 = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
+        let (mut filesystem, node, _) = filesystem(b"content");
+        let answers = |filesystem: &Filesystem| {
+            let flags = [OpenFlags::READ_WRITE, OpenFlags::READ_WRITE | OpenFlags::DIRECT];
+            flags.map(|flags| filesystem.open_flags(flags, &node))
+        };
+        assert_eq!(answers(&filesystem), [fopen::KEEP_CACHE, DIRECT]);
+        filesystem.features = InitFlags::all() - InitFlags::DIRECT_IO_ALLOW_MMAP;
+        assert_eq!(answers(&filesystem), [fopen::KEEP_CACHE; 2]);
+        let plain = node.flags();
+        for flag in [InodeFlags::APPEND, InodeFlags::SYNC] {
+            node.set_flags(plain | flag).unwrap();
+            for (past_cache, expected) in
+                [(true, [fopen::DIRECT_IO, DIRECT]), (false, [fopen::KEEP_CACHE; 2])]
+            {
+                let other = open(&filesystem, &node, Access::Writes, past_cache);
+                assert_eq!(answers(&filesystem), expected, "{flag:?}");
+                filesystem.handles.close(other);
+            }
+            assert_eq!(answers(&filesystem), [fopen::DIRECT_IO, DIRECT], "{flag:?}");
+        }
+    }
+
+    /// What an appender has written through the cache of such a kernel is accepted, whether or not
+    /// the handle that sent it there is open. Past the cache no handle leaves dirty pages.
+    #[test]
+    fn an_older_kernel_writes_back_what_it_was_let_cache() {
+        for (past_cache, expected) in [(false, Ok(Outcome::Answered)), (true, Err(Fault(Errno::PERM)))] {
+            let (filesystem, node, header) = filesystem(b"1");
+            node.set_flags(node.flags() | InodeFlags::APPEND).unwrap();
+            let handle = open(&filesystem, &node, Access::Appends, past_cache);
+            let (bytes, flags) = (b"12", OpenFlags::WRITE_ONLY);
+            let write = Write { handle, offset: 0, bytes, flags, from: WriteFrom::Cache };
+            assert_eq!(filesystem.write(&header, &write, &mut Outbox::new()), expected);
+            assert_eq!(filesystem.volume.read("/f").unwrap() == b"12", !past_cache);
+        }
+    }
+
+    /// The kernel may have cached that it has none. It is told before the program can write.
+    #[test]
+    fn a_file_without_blocks_is_asked_for_again_once_it_is_open_for_writing() {
+        let notice = |bytes: &[u8], flags| {
+            let (filesystem, _, header) = filesystem(bytes);
+            let how = OpenHow { flags, kills_ids: false };
+            let opened = filesystem.open(&header, how, &mut Outbox::new()).unwrap();
+            assert!(told(&filesystem).is_empty());
+            opened == Outcome::AfterNotice(Notice::Attributes(header.nodeid))
+        };
+        assert!(notice(b"", OpenFlags::WRITE_ONLY) && notice(b"", OpenFlags::READ_WRITE));
+        assert!(!notice(b"", OpenFlags::empty()) && !notice(b"content", OpenFlags::WRITE_ONLY));
+        // The kernel forgets it by itself.
+        assert!(!notice(b"content", OpenFlags::WRITE_ONLY | OpenFlags::TRUNC));
+    }
+
+    /// Where it is open for writing already, the kernel was told before.
+    #[test]
+    fn a_second_writer_waits_for_no_notice() {
+        let (filesystem, _, header) = filesystem(b"");
+        let how = OpenHow { flags: OpenFlags::WRITE_ONLY, kills_ids: false };
+        let open = || filesystem.open(&header, how, &mut Outbox::new());
+        assert_eq!(open(), Ok(Outcome::AfterNotice(Notice::Attributes(header.nodeid))));
+        assert_eq!(open(), Ok(Outcome::Answered));
+    }
+
+    /// What the kernel knows from before the open is outdated by the first writeback that changes
+    /// it. What it asks for later it forgets soon.
+    #[test]
+    fn the_first_block_that_writeback_adds_is_told() {
+        let (filesystem, _, header) = filesystem(b"content");
+        let how = OpenHow { flags: OpenFlags::WRITE_ONLY, kills_ids: false };
+        let mut out = Outbox::new();
+        assert_eq!(filesystem.open(&header, how, &mut out), Ok(Outcome::Answered));
+        let handle = u64::from_ne_bytes(out.content()[..8].try_into().unwrap());
+        let told_by = |offset| {
+            let (bytes, flags, from) = (b"changed", how.flags, WriteFrom::Cache);
+            let write = Write { handle, offset, bytes, flags, from };
+            assert_eq!(filesystem.write(&header, &write, &mut Outbox::new()), Ok(Outcome::Answered));
+            told(&filesystem)
+        };
+        assert!(told_by(0).is_empty());
+        assert_eq!(told_by(4096), [Notice::Attributes(header.nodeid)]);
+        assert!(told_by(8192).is_empty());
+    }
+
+    /// The kernel keeps its pages where a request fails, but some of the bytes may be zeros.
+    #[test]
+    fn what_may_have_become_zeros_before_a_failure_is_forgotten() {
+        for (mode, zeros) in [
+            (FallocMode::ZeroRange, true),
+            (FallocMode::ZeroRangeKeepSize, true),
+            (FallocMode::Allocate, false),
+        ] {
+            let (filesystem, node, header) = filesystem(b"content");
+            let handle = open(&filesystem, &node, Access::Writes, false);
+            let (offset, len) = (0, 64 << 20);
+            let range = Fallocate { handle, mode, offset, len };
+            assert_eq!(filesystem.fallocate(&header, range), Err(Fault(Errno::NOSPC)));
+            let notice = Notice::Content { node: header.nodeid, offset, len };
+            assert_eq!(told(&filesystem), if zeros { vec![notice] } else { vec![] }, "{mode:?}");
+        }
+    }
+
+    /// The kernel forgets as many bytes as the answer counts.
+    #[test]
+    fn what_a_copy_does_not_count_is_forgotten() {
+        let (filesystem, node, header) = filesystem(b"content");
+        let handle = open(&filesystem, &node, Access::Writes, false);
+        let copy = |to_offset, len| {
+            let (from, to, from_offset, to_node) = (handle, handle, 0, header.nodeid);
+            let copy = CopyRange { from, from_offset, to, to_node, to_offset, len };
+            let done = filesystem.copy_file_range(&header, &copy, &mut Outbox::new());
+            (done, told(&filesystem))
+        };
+        let content = |offset, len| vec![Notice::Content { node: header.nodeid, offset, len }];
+        assert_eq!(copy(4096, 7), (Ok(()), vec![]));
+        // The end of the file comes first, and ranges that overlap.
+        assert_eq!(copy(8192, 5000), (Ok(()), content(8192, 5000)));
+        assert_eq!(copy(2, 7), (Err(Fault(Errno::INVAL)), content(2, 7)));
+    }
+
+    /// A handle from before chattr +a writes through the kernel's cache, one from after it past
+    /// that.
+    #[test]
+    fn an_append_behind_dirty_pages_is_accepted() {
+        let (filesystem, node, header) = filesystem(b"1");
+        let before = open(&filesystem, &node, Access::Writes, false);
+        node.set_flags(node.flags() | InodeFlags::APPEND).unwrap();
+        let after = open(&filesystem, &node, Access::Appends, true);
+        let write = |handle, offset, bytes: &[u8], from| {
+            let write = Write { handle, offset, bytes, flags: OpenFlags::WRITE_ONLY, from };
+            filesystem.write(&header, &write, &mut Outbox::new())
+        };
+        let append = WriteFrom::Program { kills_ids: false, direct: true };
+        assert_eq!(write(after, 4096, b"2", append), Ok(Outcome::Answered));
+        assert_eq!(write(after, 0, b"x", append), Err(Fault(Errno::PERM)));
+        let page = [b"1".as_slice(), &[7; 4095]].concat();
+        assert_eq!(write(before, 0, &page, WriteFrom::Cache), Ok(Outcome::Answered));
+        assert_eq!(filesystem.volume.read("/f").unwrap(), [page.as_slice(), b"2"].concat());
+        // Without such a handle there are no such pages.
+        filesystem.handles.close(before);
+        assert_eq!(write(after, 5000, b"x", append), Err(Fault(Errno::PERM)));
+    }
 }

@@ -6,7 +6,7 @@
 
 use super::Filesystem;
 use crate::fault::Answer;
-use crate::notifier::NoticeJob;
+use crate::notifier::{Notice, NoticeJob};
 use crate::request::{CopyRange, Request};
 use lanefs::Node;
 use lanefs::format::InodeFlags;
@@ -24,14 +24,13 @@ impl Filesystem {
 
     /// Makes the changes of a request for node `id` durable, if the mount or an inode says so. Does
     /// not do so for new names, which must be durable before the kernel is told of an inode, nor
-    /// for renames and writes, which [`rename`](Self::rename) and [`write`](Self::write) make
-    /// durable, nor for O_TRUNC: see [`check_open`](Self::check_open).
+    /// for removals, renames and writes, whose functions make them durable, nor for O_TRUNC: see
+    /// [`check_open`](Self::check_open).
     ///
     /// # Errors
     /// The journal's or the device's.
     pub(super) fn settle(&self, id: u64, request: &Request<'_>) -> Answer {
         match *request {
-            Request::Unlink { name } | Request::RmDir { name } => self.settle_names(&[(id, name)]),
             Request::SetAttr(_)
             | Request::SetXattr(_)
             | Request::RemoveXattr { .. }
@@ -44,6 +43,8 @@ impl Filesystem {
             | Request::Lookup { .. }
             | Request::Make(_)
             | Request::Create { .. }
+            | Request::Unlink { .. }
+            | Request::RmDir { .. }
             | Request::Link { .. }
             | Request::Rename { .. }
             | Request::Forget { .. }
@@ -72,15 +73,19 @@ impl Filesystem {
 
     /// Makes changes of names in directories durable, if the mount or one of the directories says
     /// so. Where that fails, the names have changed all the same, and the kernel, which keeps its
-    /// own at an error, is told to look them up again.
+    /// own at an error, is told to look them up again. It is told to ask again for the attributes
+    /// of `counted`, a node that has lost a name or got another one.
     ///
     /// # Errors
     /// The journal's or the device's.
-    pub(super) fn settle_names(&self, names: &[(u64, &OsStr)]) -> Answer {
+    pub(super) fn settle_names(&self, names: &[(u64, &OsStr)], counted: Option<u64>) -> Answer {
         let settled = self.settle_dirs(names.iter().map(|(dir, _)| *dir));
         if settled.is_err() {
             for (dir, name) in names {
                 self.notifier.hand_over(NoticeJob::Name { dir: *dir, name: name.to_os_string() });
+            }
+            if let Some(node) = counted {
+                self.notifier.tell(Notice::Attributes(node));
             }
         }
         settled
@@ -97,9 +102,22 @@ impl Filesystem {
         Ok(())
     }
 
+    /// Makes the changes of an inode durable, if the mount or the inode says so. Where that fails,
+    /// it has changed all the same, and the kernel, which keeps its attributes at an error, is told
+    /// to ask for them again.
+    ///
+    /// # Errors
+    /// The journal's or the device's.
     pub(super) fn settle_inode(&self, id: u64) -> Answer {
         let node = self.node(id)?;
-        if self.is_durable(&node) { Ok(node.sync_all()?) } else { Ok(()) }
+        if !self.is_durable(&node) {
+            return Ok(());
+        }
+        let settled = node.sync_all();
+        if settled.is_err() {
+            self.notifier.tell(Notice::Attributes(id));
+        }
+        Ok(settled?)
     }
 }
 
@@ -111,10 +129,10 @@ mod tests {
     use super::*;
     use crate::buffers::Outbox;
     use crate::options::{Durably, MountOptions};
-    use crate::request::{Make, Received};
-    use crate::wire::InHeader;
+    use crate::request::{Make, NewXattr, OpenHow, Received, SetAttrs};
+    use crate::wire::{InHeader, OpenFlags};
     use lanefs::device::{BlockDevice, DeviceError, MemDevice, Op, Result, forward_to};
-    use lanefs::{NewAttr, NewKind, OpenOptions, RenameFlags, Volume};
+    use lanefs::{NewAttr, NewKind, OpenOptions, RenameFlags, SetAttr, SetXattr, Volume};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
     use zerocopy::FromZeros;
@@ -154,9 +172,16 @@ mod tests {
         filesystem
     }
 
-    /// Serves a request for the root directory.
-    fn serve(filesystem: &Filesystem, request: Request<'_>) -> Answer<Outcome> {
-        let header = InHeader { nodeid: 1, ..InHeader::new_zeroed() };
+    /// Makes the kernel know a file. Returns its node.
+    fn known(filesystem: &Filesystem, path: &str) -> u64 {
+        let ino = filesystem.volume.symlink_metadata(path).unwrap().ino();
+        filesystem.nodes.remember(filesystem.volume.node_at(ino).unwrap());
+        ino.into()
+    }
+
+    /// Serves a request for a node.
+    fn serve(filesystem: &Filesystem, nodeid: u64, request: Request<'_>) -> Answer<Outcome> {
+        let header = InHeader { nodeid, ..InHeader::new_zeroed() };
         let received = Received { header, request: Ok(request) };
         filesystem.serve(&received, &mut Outbox::new(), Stage::Fresh)
     }
@@ -167,7 +192,7 @@ mod tests {
         let filesystem = failing(|_| ());
         let attr = NewAttr { permissions: 0o755, uid: 0, gid: 0 };
         let make = Make { name: OsStr::new("d"), kind: NewKind::Dir, attr, umask: 0 };
-        assert!(serve(&filesystem, Request::Make(make)).is_err());
+        assert!(serve(&filesystem, 1, Request::Make(make)).is_err());
         assert_eq!((filesystem.known_nodes(), filesystem.open_files()), (0, 0));
     }
 
@@ -178,17 +203,48 @@ mod tests {
         let attr = NewAttr { permissions: 0o755, uid: 0, gid: 0 };
         let make = Make { name: b, kind: NewKind::Dir, attr, umask: 0 };
         let rename = Request::Rename { name: a, to: 1, new_name: b, flags: RenameFlags::Replace };
-        for (request, changed) in
-            [(rename, &[a, b][..]), (Request::Unlink { name: a }, &[a][..]), (Request::Make(make), &[b][..])]
-        {
-            let filesystem = failing(|volume| volume.write("/a", b"").unwrap());
-            assert!(serve(&filesystem, request).is_err());
+        let prepare = |volume: &Volume| volume.write("/a", b"").unwrap();
+        let id = known(&failing(prepare), "/a");
+        for (request, changed, counted) in [
+            (rename, &[a, b][..], None),
+            (Request::Unlink { name: a }, &[a][..], Some(id)),
+            (Request::Link { node: id, name: b }, &[b][..], Some(id)),
+            (Request::Make(make), &[b][..], None),
+        ] {
+            let filesystem = failing(prepare);
+            assert_eq!(known(&filesystem, "/a"), id);
+            assert!(serve(&filesystem, 1, request).is_err());
             let jobs = filesystem.notifier.queued();
             let told = jobs.iter().map(|job| match job {
-                NoticeJob::Name { dir: 1, name } => name.as_os_str(),
+                NoticeJob::Name { dir: 1, name } => (Some(name.as_os_str()), None),
+                NoticeJob::Notify(Notice::Attributes(node)) => (None, Some(*node)),
                 other => panic!("{other:?}"),
             });
-            assert!(told.eq(changed.iter().copied()), "{request:?}: {jobs:?}");
+            let names = changed.iter().map(|name| (Some(*name), None));
+            assert!(told.eq(names.chain(counted.map(|node| (None, Some(node))))), "{request:?}: {jobs:?}");
+        }
+    }
+
+    /// The kernel keeps its attributes too.
+    #[test]
+    fn attributes_that_cannot_be_made_durable_are_asked_for_again() {
+        let set = SetAttr { permissions: Some(0o600), ..SetAttr::default() };
+        let (size, by_handle, times_alone, kills_ids) = (None, false, false, false);
+        let chmod = Request::SetAttr(SetAttrs { size, kills_ids, set, by_handle, times_alone });
+        let xattr = NewXattr {
+            name: OsStr::new("user.a"),
+            value: b"value",
+            how: SetXattr::Create,
+            kills_group_id: false,
+        };
+        let truncate = OpenHow { flags: OpenFlags::WRITE_ONLY | OpenFlags::TRUNC, kills_ids };
+        for request in [chmod, Request::SetXattr(xattr), Request::Open(truncate)] {
+            let filesystem = failing(|volume| volume.write("/a", b"content").unwrap());
+            let id = known(&filesystem, "/a");
+            assert!(serve(&filesystem, id, request).is_err());
+            let jobs = filesystem.notifier.queued();
+            let is_told = matches!(jobs[..], [NoticeJob::Notify(Notice::Attributes(node))] if node == id);
+            assert!(is_told, "{request:?}: {jobs:?}");
         }
     }
 }

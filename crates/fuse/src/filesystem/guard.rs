@@ -8,7 +8,7 @@ use crate::caller::{Caller, Capability};
 use crate::fault::{Answer, Fault};
 use crate::handles::Open;
 use crate::notifier::Notice;
-use crate::wire::InHeader;
+use crate::wire::{InHeader, InitFlags};
 use lanefs::format::{InodeFlags, S_ISGID, S_ISUID};
 use lanefs::{Metadata, Modifier, Node};
 use parking_lot::Mutex;
@@ -59,8 +59,15 @@ impl Hardening {
 }
 
 impl Filesystem {
+    /// Returns whether a caller may keep set-id bits, of whom the kernel says that it may not if
+    /// `kill`. Before Linux 5.11 the kernel says nothing.
+    pub(super) fn keeps(&self, kill: bool) -> Keeps {
+        let decides = self.features.contains(InitFlags::HANDLE_KILLPRIV_V2);
+        if decides { Keeps::Decided { kill } } else { Keeps::Unknown }
+    }
+
     /// Prepares a change of content: refuses it if the inode's flags forbid it, then drops the
-    /// privileges that the change takes from the file.
+    /// privileges that the change takes from the file. Returns the attributes from before.
     ///
     /// # Errors
     /// EPERM for an immutable file or one with a hash tree, and for an append-only file unless
@@ -71,10 +78,11 @@ impl Filesystem {
         node: &Node,
         change: Change,
         keeps: Keeps,
-    ) -> Answer {
+    ) -> Answer<Metadata> {
         let meta = node.metadata();
         check_flags(&meta, change)?;
-        Ok(node.drop_privileges(modifier(&self.caller(header), &meta, keeps))?)
+        node.drop_privileges(modifier(&self.caller(header), &meta, keeps))?;
+        Ok(meta)
     }
 
     /// Takes from a file that `caller` may fill, because the mount shows another owner than the
@@ -97,15 +105,19 @@ impl Filesystem {
     }
 
     /// Checks bytes of the kernel's writeback. The kernel cached them without a look at the flags,
-    /// which forbid them unless a handle from before the flag is still open. Bytes that were dirty
-    /// when the inode got the flag are written back while it is [`Hardening`].
+    /// which forbid them. An append-only file may have such bytes of a handle from before the flag,
+    /// or of one that an older kernel was not sent past its cache by, see
+    /// [`open_flags`](Self::open_flags). Bytes that were dirty when the inode got the flag are
+    /// written back while it is [`Hardening`].
     ///
     /// # Errors
     /// EPERM. The kernel forgets these bytes.
     pub(super) fn check_cached(&self, header: &InHeader, open: &Open) -> Answer {
         let flags = open.node.metadata().flags();
+        // With `noopen` it is not known how a program opened the file.
+        let caches = !self.no_open && open.inode.is_written_in_cache();
         let forbidden = flags.contains(InodeFlags::IMMUTABLE)
-            || flags.contains(InodeFlags::APPEND) && !open.inode.has_writers();
+            || flags.contains(InodeFlags::APPEND) && !open.inode.has_writers() && !caches;
         if forbidden && !self.hardening.has(header.nodeid) {
             self.notifier.tell(Notice::Content { node: header.nodeid, offset: 0, len: 0 });
             return Err(Fault(Errno::PERM));
@@ -166,7 +178,7 @@ mod tests {
     use super::super::{Outcome, Stage};
     use super::*;
     use crate::buffers::Outbox;
-    use crate::handles::Access;
+    use crate::handles::{Access, OpenKind};
     use crate::options::MountOptions;
     use crate::request::{Command, Ioctl, Received, Request, Write, WriteFrom};
     use crate::wire::OpenFlags;
@@ -185,7 +197,8 @@ mod tests {
             let nodeid = filesystem.nodes.id_of(node.ino());
             filesystem.nodes.remember(node.clone());
             // The file was append-only when it was opened, and then no more.
-            let handle = filesystem.handles.open(node.clone(), Access::Appends, true).unwrap();
+            let kind = OpenKind { access: Access::Appends, privileged: true, past_cache: true };
+            let handle = filesystem.handles.open(node.clone(), kind).unwrap();
             let header = InHeader { nodeid, ..InHeader::new_zeroed() };
             let serve = |request: Request<'static>, stage| {
                 let received = Received { header, request: Ok(request) };

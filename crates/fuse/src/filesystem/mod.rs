@@ -30,7 +30,7 @@ use crate::owners::Owners;
 use crate::remounts::Remounts;
 use crate::request::{NewXattr, Received, Request};
 use crate::table::MountDevice;
-use crate::wire::{ForgetOne, InHeader, OpenFlags, StatfsOut};
+use crate::wire::{ForgetOne, InHeader, InitFlags, OpenFlags, StatfsOut};
 use guard::Hardening;
 use lanefs::{Atime, Node, Observer, Volume};
 use rustix::io::Errno;
@@ -62,6 +62,8 @@ pub(crate) struct Filesystem {
     /// What is written is dropped with the mount.
     overlay: bool,
     kernel_knows_acl: bool,
+    /// What was agreed on with the kernel: nothing before FUSE_INIT.
+    features: InitFlags,
     /// Asked about callers, where this process is confined.
     broker: Option<Arc<Broker>>,
 }
@@ -123,8 +125,18 @@ impl Filesystem {
             user: rustix::process::geteuid().as_raw(),
             overlay: options.overlay,
             kernel_knows_acl: options.acl(),
+            features: InitFlags::empty(),
             broker,
         })
+    }
+
+    /// Notes which features were agreed on with the kernel.
+    pub(crate) fn agreed_on(&mut self, features: InitFlags) {
+        self.features = features;
+    }
+
+    pub(crate) fn features(&self) -> InitFlags {
+        self.features
     }
 
     /// Returns the sender of a request.
@@ -260,7 +272,7 @@ impl Filesystem {
                 return self.rename((id, name), (to, new_name), flags);
             }
             Request::Link { node, name } => self.link(id, node, name, out),
-            Request::Open(how) => self.open(header, how, out),
+            Request::Open(how) => return self.open(header, how, out),
             Request::Read(read) => return self.read(header, read, out, stage),
             Request::Write(ref write) => return self.write(header, write, out),
             Request::Release { handle } => {

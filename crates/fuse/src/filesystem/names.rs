@@ -1,6 +1,6 @@
 //! Names: finding, making, moving and removing them.
 
-use super::data::{access, open_flags};
+use super::data::open_kind;
 use super::{Filesystem, Outcome};
 use crate::attr::{entry_out, no_entry};
 use crate::buffers::Outbox;
@@ -46,7 +46,8 @@ impl Filesystem {
 
     /// Returns the entry of a name of `node`.
     pub(super) fn entry(&self, node: &Node) -> EntryOut {
-        let entry = entry_out(self.nodes.id_of(node.ino()), &node.metadata(), self.owners);
+        let (meta, writers) = self.observed(node);
+        let entry = entry_out(self.nodes.id_of(node.ino()), &meta, self.owners, writers);
         // What the kernel must ask for each time it must not take from here.
         let attr_valid = if self.is_asked_for(node.ino()) { 0 } else { entry.attr_valid };
         EntryOut { attr_valid, ..entry }
@@ -56,7 +57,7 @@ impl Filesystem {
         let dir = self.node(id)?;
         let attr = self.owners.of_new(new.attr, &dir.metadata());
         let node = dir.create(new.name, new.kind, attr, new.umask)?;
-        self.settle_names(&[(id, new.name)])?;
+        self.settle_names(&[(id, new.name)], None)?;
         self.tell(node, out)
     }
 
@@ -76,7 +77,7 @@ impl Filesystem {
             Err(Error::Exists) if !how.flags.contains(OpenFlags::EXCL) => return Err(Fault(Errno::STALE)),
             made => made?,
         };
-        self.settle_names(&[(header.nodeid, name)])?;
+        self.settle_names(&[(header.nodeid, name)], None)?;
         self.tell_open(node, how.flags, privileged, out)
     }
 
@@ -88,24 +89,31 @@ impl Filesystem {
 
     /// Tells the kernel of an inode and of its open file.
     fn tell_open(&self, node: Node, flags: OpenFlags, privileged: bool, out: &mut Outbox) -> Answer {
-        let open_flags = self.opened_when_full(flags, open_flags(flags, &node));
+        let open_flags = self.open_flags(flags, &node);
         // With `noopen` a file that is made in another way than by MKNOD has no handle either.
         let fh = match self.no_open {
             true => NO_HANDLE,
-            false => self.handles.open(node.clone(), access(flags, &node), privileged)?,
+            false => self.handles.open(node.clone(), open_kind(flags, &node, open_flags, privileged))?,
         };
         self.tell(node, out)?;
         out.put(&OpenOut { fh, open_flags, backing_id: 0 })
     }
 
     pub(super) fn unlink(&self, id: u64, name: &OsStr) -> Answer {
-        self.nodes.hold(self.node(id)?.remove_file(name)?);
-        Ok(())
+        let gone = self.hold_removed(self.node(id)?.remove_file(name)?);
+        self.settle_names(&[(id, name)], Some(gone))
     }
 
     pub(super) fn rmdir(&self, id: u64, name: &OsStr) -> Answer {
-        self.nodes.hold(self.node(id)?.remove_dir(name)?);
-        Ok(())
+        let gone = self.hold_removed(self.node(id)?.remove_dir(name)?);
+        self.settle_names(&[(id, name)], Some(gone))
+    }
+
+    /// Holds an inode that has lost a name. Returns its node id.
+    fn hold_removed(&self, node: Node) -> u64 {
+        let id = self.nodes.id_of(node.ino());
+        self.nodes.hold(node);
+        id
     }
 
     pub(super) fn rename(
@@ -123,10 +131,8 @@ impl Filesystem {
             }
             flags => flags,
         };
-        if let Some(replaced) = from.rename(old.1, &to, new.1, flags)? {
-            self.nodes.hold(replaced);
-        }
-        let settled = self.settle_names(&[old, new]);
+        let replaced = from.rename(old.1, &to, new.1, flags)?.map(|node| self.hold_removed(node));
+        let settled = self.settle_names(&[old, new], replaced);
         if old.0 == new.0 {
             return settled.map(|()| Outcome::Answered);
         }
@@ -156,7 +162,7 @@ impl Filesystem {
     pub(super) fn link(&self, dir: u64, id: u64, name: &OsStr, out: &mut Outbox) -> Answer {
         let node = self.node(id)?;
         self.node(dir)?.link_file(&node, name)?;
-        self.settle_names(&[(dir, name)])?;
+        self.settle_names(&[(dir, name)], Some(id))?;
         self.tell(node, out)
     }
 

@@ -7,7 +7,7 @@ use crate::caller::Capability;
 use crate::fault::{Answer, Fault};
 use crate::handles::Open;
 use crate::notifier::{Notice, NoticeJob};
-use crate::wire::{InHeader, OpenFlags, fopen};
+use crate::wire::{InHeader, OpenFlags};
 use lanefs::{Error, Node, Volume};
 use rustix::io::Errno;
 
@@ -78,11 +78,10 @@ impl Filesystem {
         self.fullness.is_full() && self.handles.is_written(ino)
     }
 
-    /// Returns the flags that the kernel opens a file with. On a full volume, a file that is opened
-    /// for writing only is written through: its handle does not need the cache to read.
-    pub(super) fn opened_when_full(&self, flags: OpenFlags, open_flags: u32) -> u32 {
-        let through = flags.only_writes() && self.fullness.is_full();
-        if through { open_flags | fopen::DIRECT_IO } else { open_flags }
+    /// Returns whether a file that is opened with these flags is written through. On a full volume,
+    /// one that is opened for writing only is: its handle does not need the cache to read.
+    pub(super) fn is_written_through(&self, flags: OpenFlags) -> bool {
+        flags.only_writes() && self.fullness.is_full()
     }
 
     /// Writes bytes of the kernel's writeback, which does not say which user wrote them. They may

@@ -73,7 +73,11 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
         MountFlags::NODIRATIME,
         "Directories are treated as files are, which is the default.",
     ),
-    set(&["lazytime"], LAZYTIME, "The kernel may keep changed times longer before it sends them to lanefs."),
+    set(
+        &["lazytime"],
+        LAZYTIME,
+        "The kernel may keep changed times longer before it sends them to lanefs. A user's mount does without.",
+    ),
     clear(
         &["nolazytime"],
         LAZYTIME,
@@ -242,13 +246,16 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
     other(
         &["commit=SECONDS"],
         Action::Volume,
-        "The longest time until a change is durable. The default is 5; 0 means the default.",
+        "The age at which content is written back, and the longest age of a transaction: what has reached lanefs \
+         is durable within twice that time. The kernel keeps cached writes for up to 30 s before \
+         (vm.dirty_expire_centisecs). The default is 5; 0 means the default.",
     ),
     other(
         &["cache=SIZE"],
         Action::Volume,
         "The most memory for cached metadata, and for content besides the kernel's cache. The default is 256M. \
-         Content is dropped as soon as it is on the device.",
+         Content is dropped as soon as it is on the device. Changed blocks of metadata may number 2048 in any \
+         case.",
     ),
     other(
         &["metadata_cache=SIZE"],
@@ -267,13 +274,13 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
         &["io=buffered", "io=direct"],
         Action::Volume,
         "All I/O uses the host's page cache, or none does. Large writes are half as fast with `buffered`; reading \
-         many small files takes 1.5 times as long with `direct`.",
+         many small files takes 1.5 times as long with `direct`. A volume on a server or in memory does without.",
     ),
     other(
         &["io_uring=auto", "io_uring=on", "io_uring=off"],
         Action::Volume,
         "Whether I/O of the volume uses io_uring: if the kernel has it (`auto`, the default), always (`on`, which \
-         fails without it), or never.",
+         fails without it), or never. A volume on a server or in memory does without.",
     ),
     other(
         &["locking=range", "locking=range-mutex", "locking=inode"],

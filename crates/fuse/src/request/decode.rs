@@ -2,18 +2,20 @@
 //!
 //! A structure or content that the message is too short for, and a number or flag without meaning,
 //! is EINVAL, unless ext4 has another errno for it. Bytes that are left over are ignored: a later
-//! minor version of the protocol may put fields at the end.
+//! minor version of the protocol may put fields at the end. Of a structure that an earlier version
+//! ends sooner, a feature of INIT says whether the rest is there.
 
 use super::{
-    Command, CopyRange, Fallocate, Ioctl, Listing, MAX_CONTENT, Make, NewFile, NewXattr, OpenHow, Read,
+    Command, CopyRange, Fallocate, Init, Ioctl, Listing, MAX_CONTENT, Make, NewFile, NewXattr, OpenHow, Read,
     Received, Request, Seek, SeekTo, SetAttrs, VerityArgs, Wanted, Write, WriteFrom,
 };
 use crate::attr::unpack;
 use crate::fault::{Answer, Fault};
 use crate::wire::{
     self, AccessIn, BatchForgetIn, CopyIn, CreateIn, EnableVerity, FallocateIn, ForgetIn, ForgetOne, FsXattr,
-    FsyncIn, GetattrIn, GetxattrIn, InHeader, IoctlIn, LinkIn, LseekIn, MkdirIn, MknodIn, OpenFlags, OpenIn,
-    ReadIn, ReleaseIn, Rename2In, RenameIn, SetattrIn, SetxattrIn, WriteIn, fattr, ioc, op,
+    FsyncIn, GetattrIn, GetxattrIn, InHeader, InitExtIn, InitFlags, InitIn, IoctlIn, LinkIn, LseekIn,
+    MkdirIn, MknodIn, OpenFlags, OpenIn, ReadIn, ReleaseIn, Rename2In, RenameIn, SetattrIn, SetxattrExtIn,
+    SetxattrIn, WriteIn, fattr, ioc, op,
 };
 use lanefs::format::InodeFlags;
 use lanefs::format::verity::MAX_SALT;
@@ -28,12 +30,13 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 const INVALID: Fault = Fault(Errno::INVAL);
 
 impl<'b> Received<'b> {
-    /// Decodes a message. Returns `None` if it is shorter than a header: then there is nothing to
-    /// answer.
-    pub(crate) fn decode(message: &'b [u8]) -> Option<Self> {
+    /// Decodes a message of a kernel with which these features were agreed on. Returns `None` if it
+    /// is shorter than a header: then there is nothing to answer.
+    pub(crate) fn decode(message: &'b [u8], features: InitFlags) -> Option<Self> {
         let (header, body) = InHeader::read_from_prefix(message).ok()?;
         let whole = header.len as usize == message.len();
-        let request = if whole { Body { rest: body }.request(&header) } else { Err(Fault(Errno::IO)) };
+        let body = Body { rest: body };
+        let request = if whole { body.request(&header, features) } else { Err(Fault(Errno::IO)) };
         Some(Self { header, request })
     }
 }
@@ -64,9 +67,9 @@ impl<'b> Body<'b> {
         Ok(bytes)
     }
 
-    fn request(mut self, header: &InHeader) -> Answer<Request<'b>> {
+    fn request(mut self, header: &InHeader, features: InitFlags) -> Answer<Request<'b>> {
         Ok(match header.opcode {
-            op::INIT => Request::Init(self.take()?),
+            op::INIT => Request::Init(self.init()?),
             op::LOOKUP => Request::Lookup { name: self.name()? },
             op::FORGET => self.forget(),
             op::BATCH_FORGET => self.batch_forget(),
@@ -101,7 +104,7 @@ impl<'b> Body<'b> {
             op::ACCESS => Request::Access { executes: self.take::<AccessIn>()?.mask & wire::X_OK != 0 },
             op::GETXATTR => self.getxattr()?,
             op::LISTXATTR => Request::ListXattr { wanted: self.wanted()? },
-            op::SETXATTR => self.setxattr()?,
+            op::SETXATTR => self.setxattr(features)?,
             op::REMOVEXATTR => Request::RemoveXattr { name: self.name()? },
             op::IOCTL => Request::Ioctl(self.ioctl()?),
             op::DESTROY => Request::Destroy,
@@ -110,6 +113,16 @@ impl<'b> Body<'b> {
             // request waits long, and locks, which the kernel keeps itself.
             _ => return Err(Fault(Errno::NOSYS)),
         })
+    }
+
+    /// Decodes INIT. Before version 7.36 (Linux 5.17) its features have 32 bits.
+    fn init(&mut self) -> Answer<Init> {
+        let InitIn { major, minor, max_readahead, flags } = self.take()?;
+        let low = InitFlags::from_bits_retain(flags.into());
+        let is_longer = low.contains(InitFlags::INIT_EXT);
+        let high = if is_longer { self.take::<InitExtIn>().map_or(0, |ext| ext.flags2) } else { 0 };
+        let offered = low | InitFlags::from_bits_retain(u64::from(high) << 32);
+        Ok(Init { major, minor, max_readahead, offered })
     }
 
     /// Decodes FORGET. A malformed one forgets nothing: the kernel takes no answer to it.
@@ -270,10 +283,14 @@ impl<'b> Body<'b> {
         Ok(Request::GetXattr { name: self.name()?, wanted })
     }
 
-    fn setxattr(&mut self) -> Answer<Request<'b>> {
+    fn setxattr(&mut self, features: InitFlags) -> Answer<Request<'b>> {
         const CREATE: u32 = 0x1;
         const REPLACE: u32 = 0x2;
         let args: SetxattrIn = self.take()?;
+        let more = match features.contains(InitFlags::SETXATTR_EXT) {
+            true => self.take::<SetxattrExtIn>()?.setxattr_flags,
+            false => 0,
+        };
         let how = match args.flags & (CREATE | REPLACE) {
             0 => SetXattr::Any,
             CREATE => SetXattr::Create,
@@ -281,7 +298,7 @@ impl<'b> Body<'b> {
             _ => return Err(INVALID),
         };
         let (name, value) = (self.name()?, self.bytes(args.size as usize)?);
-        let kills_group_id = args.setxattr_flags & wire::SETXATTR_ACL_KILL_SGID != 0;
+        let kills_group_id = more & wire::SETXATTR_ACL_KILL_SGID != 0;
         Ok(Request::SetXattr(NewXattr { name, value, how, kills_group_id }))
     }
 

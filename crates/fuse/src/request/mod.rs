@@ -9,8 +9,8 @@ mod decode;
 mod tests;
 
 use crate::fault::Answer;
-use crate::scheduling::{Cost, User};
-use crate::wire::{ForgetOne, InHeader, InitIn, OpenFlags, TrimRange};
+use crate::scheduling::{Cost, User, Work};
+use crate::wire::{ForgetOne, InHeader, InitFlags, OpenFlags, TrimRange};
 use lanefs::format::InodeFlags;
 use lanefs::format::verity::MAX_SALT;
 use lanefs::{FallocMode, NewAttr, NewKind, RenameFlags, SetAttr, SetXattr, VerityHash};
@@ -32,22 +32,48 @@ const PARKED: usize = 8 << 10;
 
 impl Received<'_> {
     /// Returns the user whose share of the threads the request takes from, in a message of `len`
-    /// bytes. Returns `None` for a request that is never parked: the kernel's writeback, which is
-    /// no user's, and what is longer than [`PARKED`]. No program waits for a close, which the
-    /// kernel sends as root.
+    /// bytes. Returns `None` for a request that is never parked:
+    /// - the kernel's writeback, which is no user's, and what is longer than [`PARKED`];
+    /// - a close, which never lasts: a file without a name is deleted later, when the kernel
+    ///   forgets it. Until the close is served, programs find the file open (ETXTBSY);
+    /// - a rename between directories. The kernel sends one at a time, and all others of the mount
+    ///   wait for it (s_vfs_rename_mutex).
     pub(crate) fn share(&self, len: usize) -> Option<User> {
-        let is_late = matches!(self.request, Ok(Request::Write(Write { from: WriteFrom::Cache, .. })));
-        let closes = |request: &Request<'_>| matches!(request, Request::Release { .. } | Request::ReleaseDir);
-        let forgets = self.request.as_ref().is_ok_and(|request| request.forgets() || closes(request));
+        let is_parked = match &self.request {
+            Ok(
+                Request::Write(Write { from: WriteFrom::Cache, .. })
+                | Request::Release { .. }
+                | Request::ReleaseDir,
+            ) => false,
+            Ok(Request::Rename { to, .. }) => *to == self.header.nodeid,
+            _ => true,
+        };
+        let forgets = self.request.as_ref().is_ok_and(Request::forgets);
         let user = (!forgets).then_some(self.header.uid);
-        (len <= PARKED && !is_late).then_some(user)
+        (len <= PARKED && is_parked).then_some(user)
+    }
+
+    /// Returns the kind of work that it is. A look is at names or attributes, or tells the times
+    /// that the kernel keeps. The kernel sends such requests also while it holds directories, or
+    /// the lock for which all renames between directories wait: the times of what was renamed.
+    pub(crate) fn work(&self) -> Work {
+        let looks = matches!(
+            self.request,
+            Ok(Request::Lookup { .. }
+                | Request::GetAttr { .. }
+                | Request::Statx
+                | Request::GetXattr { .. }
+                | Request::Access { .. }
+                | Request::SetAttr(SetAttrs { times_alone: true, .. }))
+        );
+        if looks { Work::Look } else { Work::Other }
     }
 }
 
 /// A request of the kernel, of the node that the header names.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Request<'b> {
-    Init(InitIn),
+    Init(Init),
     Lookup {
         name: &'b OsStr,
     },
@@ -121,6 +147,16 @@ pub(crate) enum Request<'b> {
     },
     Ioctl(Ioctl),
     Destroy,
+}
+
+/// The version and the features of the kernel.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Init {
+    pub(crate) major: u32,
+    pub(crate) minor: u32,
+    /// Bytes.
+    pub(crate) max_readahead: u32,
+    pub(crate) offered: InitFlags,
 }
 
 /// Attributes to set.

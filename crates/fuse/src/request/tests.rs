@@ -42,9 +42,18 @@ fn zeros(words: usize) -> Part {
     Bytes(&[0; 64][..4 * words])
 }
 
+/// Decodes a message of a kernel that has all features.
+fn received(message: &[u8]) -> Option<Received<'_>> {
+    Received::decode(message, InitFlags::all())
+}
+
 fn decoded(opcode: u32, body: &[u8]) -> Result<String, Errno> {
+    decoded_with(InitFlags::all(), opcode, body)
+}
+
+fn decoded_with(features: InitFlags, opcode: u32, body: &[u8]) -> Result<String, Errno> {
     let message = message(opcode, body);
-    let received = Received::decode(&message).unwrap();
+    let received = Received::decode(&message, features).unwrap();
     let header = received.header;
     assert_eq!((header.unique, header.nodeid, header.uid, header.gid, header.pid), (7, 9, 11, 12, 13));
     received.request.map(|request| format!("{request:?}")).map_err(|Fault(errno)| errno)
@@ -76,8 +85,8 @@ fn requests_on_attributes() -> Vec<Case> {
     vec![
         case(
             op::INIT,
-            &[U32(7), U32(41), U32(1), U32(2), U32(3), zeros(11)],
-            "Init(InitIn { major: 7, minor: 41, max_readahead: 1, flags: 2, flags2: 3, unused: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] })",
+            &[U32(7), U32(35), U32(1), U32(2)],
+            "Init(Init { major: 7, minor: 35, max_readahead: 1, offered: InitFlags(0x2) })",
         ),
         case(op::LOOKUP, &[Bytes(b"name\0")], r#"Lookup { name: "name" }"#),
         case(op::GETATTR, &[U32(1), U32(0), U64(5)], "GetAttr { handle: Some(5) }"),
@@ -381,7 +390,7 @@ fn a_message_cut_off_anywhere_is_refused() {
         let whole = message(opcode, &body);
         for len in 0..whole.len() {
             // The header says how long the message is.
-            let received = Received::decode(&whole[..len]);
+            let received = received(&whole[..len]);
             assert_eq!(received.is_some(), len >= HEADER);
             assert!(received.is_none_or(|received| received.request.unwrap_err() == Fault(Errno::IO)));
         }
@@ -405,6 +414,37 @@ fn bytes_that_are_left_over_are_ignored() {
     for (opcode, mut body, request) in cases() {
         body.extend_from_slice(&[0xFF; 9]);
         assert_eq!(decoded(opcode, &body).as_deref(), Ok(request));
+    }
+}
+
+/// Version 7.36 has more features, in a longer INIT.
+#[test]
+fn features_of_more_than_32_bits_are_read_where_they_are() {
+    const EXT: u32 = 1 << 30;
+    let init = |flags, rest: &[Part]| {
+        let parts = [body(&[U32(7), U32(41), U32(1), U32(flags)]), body(rest)].concat();
+        let message = message(op::INIT, &parts);
+        let Ok(Request::Init(init)) = received(&message).unwrap().request else { unreachable!() };
+        init.offered.bits()
+    };
+    let (low, high) = (u64::from(EXT | 1), 1 << 36);
+    assert_eq!(init(EXT | 1, &[U32(1 << 4), zeros(11)]), high | low);
+    assert_eq!(init(EXT | 1, &[U32(1 << 4)]), high | low);
+    // Without the flag the bytes mean nothing, and with it they may be missing.
+    assert_eq!(init(1, &[U32(1 << 4), zeros(11)]), 1);
+    assert_eq!(init(EXT | 1, &[]), low);
+}
+
+/// Before version 7.33 two fields are not there.
+#[test]
+fn an_attribute_of_an_older_kernel_is_set() {
+    let old = InitFlags::all() - InitFlags::SETXATTR_EXT;
+    let parts = body(&[U32(2), U32(1), Bytes(b"user.a\0"), Bytes(b"xy")]);
+    let request =
+        r#"SetXattr(NewXattr { name: "user.a", value: [120, 121], how: Create, kills_group_id: false })"#;
+    assert_eq!(decoded_with(old, op::SETXATTR, &parts).as_deref(), Ok(request));
+    for len in 0..parts.len() {
+        assert_eq!(decoded_with(old, op::SETXATTR, &parts[..len]), Err(Errno::INVAL), "{len} bytes");
     }
 }
 
@@ -467,15 +507,14 @@ fn an_unknown_opcode_is_not_implemented() {
 fn content_and_names_stay_where_they_are() {
     let at = [U64(1), U64(2), U32(3), U32(0), U64(4), U32(0), U32(0), Bytes(b"xyz")];
     let message = message(op::WRITE, &body(&at));
-    let Ok(Request::Write(write)) = Received::decode(&message).unwrap().request else { unreachable!() };
+    let Ok(Request::Write(write)) = received(&message).unwrap().request else { unreachable!() };
     assert_eq!(write.bytes.as_ptr_range(), message[HEADER + 40..].as_ptr_range());
 }
 
 #[test]
 fn it_lasts_as_long_as_its_size_and_kind() {
-    let lasts = |opcode, parts: &[Part]| {
-        Received::decode(&message(opcode, &body(parts))).unwrap().request.unwrap().cost()
-    };
+    let lasts =
+        |opcode, parts: &[Part]| received(&message(opcode, &body(parts))).unwrap().request.unwrap().cost();
     let read =
         |size, flags| lasts(op::READ, &[U64(1), U64(2), U32(size), U32(0), U64(4), U32(flags), U32(0)]);
     assert_eq!(read(64 << 10, 0), Cost::MayWait);
@@ -499,7 +538,7 @@ fn it_lasts_as_long_as_its_size_and_kind() {
 fn what_one_program_waits_for_takes_from_the_share_of_its_user() {
     let share = |opcode, parts: &[Part]| {
         let message = message(opcode, &body(parts));
-        Received::decode(&message).unwrap().share(message.len())
+        received(&message).unwrap().share(message.len())
     };
     static CONTENT: [u8; PARKED] = [0; PARKED];
     let write = |size: usize, from| {
@@ -511,7 +550,21 @@ fn what_one_program_waits_for_takes_from_the_share_of_its_user() {
     assert_eq!(share(op::READ, &[U64(1), U64(2), U32(4096), zeros(6)]), Some(Some(11)));
     assert_eq!(share(op::LOOKUP, &[Bytes(b"a")]), Some(Some(11)));
     assert_eq!(share(op::FORGET, &[U64(1)]), Some(None));
-    assert_eq!(share(op::RELEASE, &[U64(1), U32(0), U32(0), U64(0)]), Some(None));
+    assert_eq!(share(op::BATCH_FORGET, &[U32(0), U32(0)]), Some(None));
+    let closes = [share(op::RELEASE, &[U64(1), U32(0), U32(0), U64(0)]), share(op::RELEASEDIR, &[])];
+    assert_eq!(closes, [None, None]);
+    // Node 9, too. The kernel keeps all other renames between directories waiting.
+    let rename = |to| share(op::RENAME, &[U64(to), Bytes(b"a\0b\0")]);
+    let rename2 = |to| share(op::RENAME2, &[U64(to), U32(1), U32(0), Bytes(b"a\0b\0")]);
+    assert_eq!([rename(9), rename2(9)], [Some(Some(11)); 2]);
+    assert_eq!([rename(3), rename2(3)], [None, None]);
+    let looks =
+        |opcode, parts: &[Part]| received(&message(opcode, &body(parts))).unwrap().work() == Work::Look;
+    assert!(looks(op::LOOKUP, &[Bytes(b"a\0")]) && looks(op::GETATTR, &[zeros(4)]));
+    assert!(!looks(op::UNLINK, &[Bytes(b"a\0")]) && !looks(op::STATFS, &[]));
+    // Mtime and ctime; a mode too.
+    let set = |valid| looks(op::SETATTR, &[U32(valid), zeros(16), zeros(5)]);
+    assert!(set(0x420) && !set(0x421));
     assert_eq!([write(4096, 0), write(4096, 1), write(PARKED, 0)], [Some(Some(11)), None, None]);
 }
 
@@ -519,9 +572,12 @@ proptest! {
     /// Whatever the bytes are, the answer is a request or an errno.
     #[test]
     fn no_message_makes_it_panic(opcode in 0..60u32, bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        if let Some(Ok(request)) = Received::decode(&message(opcode, &bytes)).map(|m| m.request) {
-            let _ = (request.cost(), request.answers_bulk(), request.may_take_space());
+        let message = message(opcode, &bytes);
+        for features in [InitFlags::all(), InitFlags::empty()] {
+            if let Some(Ok(request)) = Received::decode(&message, features).map(|m| m.request) {
+                let _ = (request.cost(), request.answers_bulk(), request.may_take_space());
+            }
+            let _ = Received::decode(&bytes, features);
         }
-        let _ = Received::decode(&bytes);
     }
 }

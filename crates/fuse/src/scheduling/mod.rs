@@ -8,5 +8,5 @@ mod shares;
 mod workers;
 
 pub(crate) use follow::{Follow, Following, Preference, release};
-pub(crate) use shares::{Shares, User};
+pub(crate) use shares::{Shares, User, Work};
 pub(crate) use workers::{BUFFERS, Cost, First, WaitTurn, Workers};

@@ -133,6 +133,12 @@ impl Workers {
         self.most - self.most / LEFT
     }
 
+    /// Returns how many of these are kept for requests that look at names and attributes: some from
+    /// 16 threads on.
+    pub(crate) fn kept_of_one(&self) -> usize {
+        self.most / (2 * LEFT)
+    }
+
     /// Returns how many threads the requests may have that no program waits for: from 16 on they
     /// leave half of what a user leaves.
     pub(crate) fn most_of_nobody(&self) -> usize {
@@ -480,6 +486,8 @@ mod tests {
     fn the_requests_of_one_user_leave_threads_to_others() {
         let of_one = |most| Workers::new(most, Following::none()).most_of_one();
         assert_eq!([1, 2, 7, 8, 64].map(of_one), [1, 2, 7, 7, 56]);
+        let kept = |most| Workers::new(most, Following::none()).kept_of_one();
+        assert_eq!([1, 8, 15, 16, 64].map(kept), [0, 0, 0, 1, 4]);
         let of_nobody = |most| Workers::new(most, Following::none()).most_of_nobody();
         assert_eq!([1, 8, 15, 16, 64].map(of_nobody), [1, 1, 1, 1, 4]);
     }
