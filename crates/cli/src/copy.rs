@@ -7,20 +7,21 @@
 //! Holes stay holes. With `archive`, hard links between the copied files are hard links in the
 //! copy. Directories get their mode and times last, after their entries.
 
+mod attributes;
+
 use crate::failure::{Cause, Failure, Noted, OrCannot, Res};
 use crate::output::Out;
 use crate::progress::Progress;
-use crate::quote::quoted;
-use crate::side::{Meta, OpenInode, Outcome, Side, Sink, Source, follow_if, shown};
+use crate::quote::quoted_content;
+use crate::side::{Meta, OpenInode, Outcome, Side, Sink, Source, follow_if, is_file_open_here, shown};
+use crate::time::Time;
 use crate::volumes::Spot;
 use crate::walk::{Walk, When};
 use lanefs::AtSymlink;
-use lanefs_format::acl;
 use rustix::io::Errno;
-use std::collections::HashMap;
-use std::ffi::OsStr;
-use std::io::{Read, Write};
-use std::os::unix::ffi::OsStrExt;
+use std::collections::{HashMap, HashSet};
+use std::io::Read;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 /// Bytes copied at a time.
@@ -32,32 +33,36 @@ pub(crate) struct Options {
     pub(crate) recursive: bool,
     /// Follow links that are named as sources (of a copy that is not recursive: always).
     pub(crate) follow: bool,
-    /// Mode, owner and times.
+    /// Mode, ACLs, owner and times.
     pub(crate) preserve: bool,
-    /// Also extended attributes, ACLs and hard links.
+    /// Also extended attributes and hard links.
     pub(crate) archive: bool,
     pub(crate) no_clobber: bool,
     /// What has the name of a copy is removed first, as mv(1) does: nothing is written through a
     /// link, or into a file that has other names.
     pub(crate) replace: bool,
+    /// There are several sources: none overwrites what another has become.
+    pub(crate) several: bool,
     pub(crate) verbose: bool,
     /// Mode bits that new files do not get unless `preserve`.
     pub(crate) umask: u32,
 }
 
-/// A copy under way.
+/// A copy under way, of all sources of a command to one side.
 pub(crate) struct Copier<'a> {
     pub(crate) options: Options,
     pub(crate) progress: Progress,
     pub(crate) out: &'a mut Out,
     /// The first copy of each inode with several names, by place, device and inode.
     links: HashMap<(Option<u64>, u64, u64), Link>,
+    /// The copies of `several` sources that are no directories.
+    made: HashSet<PathBuf>,
     buf: Vec<u8>,
 }
 
 impl<'a> Copier<'a> {
     pub(crate) fn new(options: Options, progress: Progress, out: &'a mut Out) -> Self {
-        Self { options, progress, out, links: HashMap::new(), buf: vec![0; CHUNK] }
+        Self { options, progress, out, links: HashMap::new(), made: HashSet::new(), buf: vec![0; CHUNK] }
     }
 
     /// Copies `src` to `dst` (the new name itself, not the directory that it goes into). Reports a
@@ -106,15 +111,27 @@ impl<'a> Copier<'a> {
     }
 
     /// Copies a stream into a file, from its start to its end. `name` is the stream's in messages.
-    pub(crate) fn stream(&mut self, stream: impl Read, name: &str, dst: &Spot) -> Res {
+    /// Refuses a volume that this command has open, as [`one`](Self::one) does.
+    pub(crate) fn stream(&mut self, mut stream: impl Read + AsFd, name: &str, dst: &Spot) -> Res {
+        if is_file_open_here(&stream).or_cannot("read", name)? {
+            return Err(source_in_use(name));
+        }
         if self.keeps(dst.side.metadata(&dst.path, AtSymlink::NoFollow).ok().as_ref()) {
             return Ok(());
         }
+        // First of all: a stream that cannot be read changes nothing.
+        let mut n = fill(&mut self.buf, &mut stream).or_cannot("read", name)?;
         let sink = dst.side.create(&dst.path, 0o666 & !self.options.umask, true);
         let sink = sink.or_cannot("create", dst.shown())?;
-        drain(stream, &*sink, &mut self.progress).or_cannot("write", dst.shown())?;
+        let mut at = 0;
+        while n > 0 {
+            sink.write_at(&self.buf[..n], at).or_cannot("write", dst.shown())?;
+            at += n as u64;
+            self.progress.bytes(n as u64);
+            n = fill(&mut self.buf, &mut stream).or_cannot("read", name)?;
+        }
         if self.options.verbose {
-            writeln!(self.out, "{} -> {}", quoted(name), quoted(dst.shown()))?;
+            writeln!(self.out, "{} -> {}", quoted_content(name), quoted_content(dst.shown()))?;
         }
         Ok(())
     }
@@ -134,7 +151,7 @@ impl<'a> Copier<'a> {
         if same_place && copied_to == Some((pair.meta.device, pair.meta.ino)) {
             return Err(Failure::new(format!(
                 "cannot copy a directory, {}, into itself, {}",
-                quoted(src.shown()),
+                quoted_content(src.shown()),
                 pair.src_shown()
             )));
         }
@@ -143,7 +160,7 @@ impl<'a> Copier<'a> {
 
     /// Makes the directory, or takes the one that is there.
     fn directory(&mut self, pair: &Pair<'_>) -> Res<Copied> {
-        match pair.to.metadata(pair.dst, follow_if(pair.named)) {
+        match pair.to.metadata(pair.dst, follow_if(pair.named && !self.options.replace)) {
             Ok(there) if there.is_dir() => return Ok(Copied { id: there.id(), is_new: false }),
             Ok(_) => {
                 let text = format!(
@@ -157,7 +174,7 @@ impl<'a> Copier<'a> {
             Err(e) => return Err(Failure::cannot("access", pair.dst_name(), e)),
         }
         // Writable until its entries are in.
-        let mode = (pair.meta.mode & !self.options.umask & 0o777) | 0o700;
+        let mode = (self.new_mode(pair.meta) & 0o777) | 0o700;
         pair.to.mkdir(pair.dst, mode).or_cannot("create directory", pair.dst_name())?;
         self.say(pair)?;
         self.progress.file();
@@ -174,7 +191,7 @@ impl<'a> Copier<'a> {
         }
         let node = pair.to.node(pair.dst, Some(copy.id)).or_cannot("access", pair.dst_name())?;
         if self.options.preserve {
-            return self.attributes(pair, &*node);
+            return attributes::set(self.options, pair, &*node);
         }
         // It was made writable for its entries.
         node.set_mode(wanted).or_cannot("set permissions of", pair.dst_name())
@@ -186,16 +203,16 @@ impl<'a> Copier<'a> {
         let meta = pair.meta;
         let is_read = meta.is_file() || !self.options.recursive && !meta.is_symlink();
         if is_read && pair.from.is_open_here(pair.src, meta) {
-            let why = lanefs_archive::Cause::SourceInUse.to_string();
-            return Err(Failure::cannot("read", pair.src_name(), Cause::text(why)));
+            return Err(source_in_use(pair.src_name()));
         }
         if self.clear_way(pair)? == Way::Keep {
             return Ok(());
         }
         let key = (pair.from.place(), meta.device, meta.ino);
-        let linked = self.options.archive && meta.nlink > 1;
-        if let Some(Link { first, id }) = self.links.get(&key).filter(|_| linked) {
+        let linked = self.links.get(&key).filter(|link| link.is_of(meta, self.options.replace));
+        if let Some(Link { first, id, .. }) = linked {
             pair.to.hard_link(first, *id, pair.dst).or_cannot("create hard link", pair.dst_name())?;
+            self.note_made(pair);
             return self.say(pair);
         }
         let made: Box<dyn OpenInode + '_> = match meta.kind() {
@@ -206,20 +223,35 @@ impl<'a> Copier<'a> {
                 node.or_cannot("create symbolic link", pair.dst_name())?
             }
             0o020000 | 0o060000 | 0o010000 | 0o140000 if self.options.recursive => {
-                let mode = meta.mode & !self.options.umask;
-                let node = pair.to.mknod(pair.dst, mode, meta.rdev);
+                let node = pair.to.mknod(pair.dst, self.new_mode(meta), meta.rdev);
                 node.or_cannot("create special file", pair.dst_name())?
             }
             _ => self.contents(pair)?,
         };
         // Before its attributes: what is there whole has its other names, whatever fails then.
-        if linked {
+        if self.options.archive && meta.nlink > 1 {
             let id = made.id().or_cannot("access", pair.dst_name())?;
-            self.links.insert(key, Link { first: pair.dst.into(), id });
+            let link = Link { first: pair.dst.into(), id, mtime: meta.mtime, size: meta.size };
+            self.links.insert(key, link);
         }
-        self.attributes(pair, &*made)?;
+        self.note_made(pair);
+        attributes::set(self.options, pair, &*made)?;
         self.progress.file();
         self.say(pair)
+    }
+
+    /// Returns the mode of a new copy. One that is to have owner and mode of its source is its
+    /// maker's alone until it has them.
+    fn new_mode(&self, meta: &Meta) -> u32 {
+        let others = if self.options.preserve { 0o077 } else { 0 };
+        meta.mode & !self.options.umask & !others
+    }
+
+    /// Remembers a copy that no later source may overwrite.
+    fn note_made(&mut self, pair: &Pair<'_>) {
+        if self.options.several {
+            self.made.insert(pair.dst.into());
+        }
     }
 
     /// Looks at what has the name of a copy, and removes what cannot stay.
@@ -254,6 +286,10 @@ impl<'a> Copier<'a> {
         if self.keeps(Some(&there)) {
             return Ok(Way::Keep);
         }
+        if self.made.contains(pair.dst) {
+            let (src, dst) = (pair.src_shown(), pair.dst_shown());
+            return Err(Failure::new(format!("will not overwrite just-created {dst} with {src}")));
+        }
         // So is a link, a device or a pipe of the host.
         let written_to = there.is_file() || pair.named && on_host;
         if !meta.is_file() || !written_to || replace {
@@ -265,13 +301,17 @@ impl<'a> Copier<'a> {
     /// Copies the data of a file, ranges without data left out where the copy keeps holes.
     fn contents<'p>(&mut self, pair: &Pair<'p>) -> Res<Box<dyn Sink + 'p>> {
         let source = pair.from.open(pair.src).or_cannot("open", pair.src_name())?;
-        let mode = pair.meta.mode & !self.options.umask & 0o777;
+        let mode = self.new_mode(pair.meta) & 0o777;
         let keep = !self.options.preserve;
         let sink = pair.to.create(pair.dst, mode, keep).or_cannot("create", pair.dst_name())?;
         let keeps_holes = sink.keeps_holes().or_cannot("access", pair.dst_name())?;
-        let next = |at| if keeps_holes { source.next_data(at) } else { Ok(Some((at, u64::MAX))) };
+        // A file of procfs says that it is empty, and a search finds no data in it.
+        let is_empty = pair.meta.is_file() && pair.meta.size == 0;
+        let searches = keeps_holes && !is_empty;
+        let next = |at| if searches { source.next_data(at) } else { Ok(Some((at, u64::MAX))) };
         let mut at = 0;
-        while let Some((start, end)) = next(at).or_cannot("read", pair.src_name())? {
+        let ends_in_hole = loop {
+            let Some((start, end)) = next(at).or_cannot("read", pair.src_name())? else { break true };
             at = start;
             while at < end {
                 let want = usize::try_from(end - at).map_or(CHUNK, |left| left.min(CHUNK));
@@ -284,57 +324,15 @@ impl<'a> Copier<'a> {
                 at += n as u64;
                 self.progress.bytes(n as u64);
             }
+            // Files of sysfs are shorter than their metadata says.
             if at < end {
-                break;
+                break false;
             }
-        }
-        if pair.meta.is_file() && at < pair.meta.size {
+        };
+        if ends_in_hole && pair.meta.is_file() && at < pair.meta.size {
             sink.set_len(pair.meta.size).or_cannot("write", pair.dst_name())?;
         }
         Ok(sink)
-    }
-
-    /// Sets owner, attributes, mode and times, in an order in which none undoes another.
-    fn attributes<N: OpenInode + ?Sized>(&self, pair: &Pair<'_>, node: &N) -> Res {
-        if !self.options.preserve {
-            return Ok(());
-        }
-        let meta = pair.meta;
-        let mut mode = meta.mode & 0o7777;
-        match node.set_owner(Some(meta.uid), Some(meta.gid)) {
-            Ok(()) => {}
-            // A user that may not change the owner keeps the file, without its set-user-id and
-            // set-group-id bits.
-            Err(e) if e.is(Errno::PERM) => mode &= 0o1777,
-            Err(e) => return Err(Failure::cannot("preserve ownership of", pair.dst_name(), e)),
-        }
-        self.xattrs(pair, node)?;
-        if !meta.is_symlink() {
-            node.set_mode(mode).or_cannot("preserve permissions of", pair.dst_name())?;
-        }
-        node.set_times(meta.atime, meta.mtime).or_cannot("preserve times of", pair.dst_name())
-    }
-
-    /// Sets the attributes that the source has, if they are to be kept, and ACLs in place of those
-    /// that the copy has from its directory or from a file that it overwrites.
-    fn xattrs<N: OpenInode + ?Sized>(&self, pair: &Pair<'_>, node: &N) -> Res {
-        let meta = pair.meta;
-        let mut names = Vec::new();
-        if self.options.archive {
-            names = pair.from.list_xattrs(pair.src).or_cannot("read attributes of", pair.src_name())?;
-        }
-        if !meta.is_symlink() {
-            let own = acl::own((meta.mode & 0o777) as u16, meta.is_dir());
-            for (name, list) in own.filter(|(name, _)| !names.iter().any(|known| known == name)) {
-                set_xattr(pair, node, OsStr::new(name), &list.to_xattr())?;
-            }
-        }
-        for name in names {
-            let value =
-                pair.from.get_xattr(pair.src, &name).or_cannot("read attributes of", pair.src_name())?;
-            set_xattr(pair, node, &name, &value)?;
-        }
-        Ok(())
     }
 
     fn say(&mut self, pair: &Pair<'_>) -> Res {
@@ -345,21 +343,27 @@ impl<'a> Copier<'a> {
     }
 }
 
-fn set_xattr<N: OpenInode + ?Sized>(pair: &Pair<'_>, node: &N, name: &OsStr, value: &[u8]) -> Res {
-    match node.set_xattr(name, value) {
-        // What only root may set, or what the other file system does not know: as cp -a does.
-        Err(e) if e.is(Errno::PERM) || e.is(Errno::NOTSUP) => Ok(()),
-        set => {
-            let verb = format!("set attribute {} of", quoted(name.as_bytes()));
-            set.or_cannot(&verb, pair.dst_name())
-        }
-    }
+/// Returns the refusal to copy a volume that this command has open.
+fn source_in_use(name: impl AsRef<[u8]>) -> Failure {
+    Failure::cannot("read", name, Cause::text(lanefs_archive::Cause::SourceInUse.to_string()))
 }
 
 /// The copy of a file that has other names: its first name, device and inode.
 struct Link {
     first: PathBuf,
     id: (u64, u64),
+    /// The time of the last change and the size that the file had then.
+    mtime: Time,
+    size: u64,
+}
+
+impl Link {
+    /// Returns whether it is the copy of a file of that inode number whose metadata is `meta`. A
+    /// move removes each name that it has copied: the last one has no other, and the number of a
+    /// file without a name may be that of another file by then.
+    fn is_of(&self, meta: &Meta, moves: bool) -> bool {
+        if moves { (self.mtime, self.size) == (meta.mtime, meta.size) } else { meta.nlink > 1 }
+    }
 }
 
 /// The copy of a directory: device and inode, and whether this copy made it.
@@ -397,39 +401,31 @@ impl Pair<'_> {
     }
 
     fn src_shown(&self) -> String {
-        quoted(self.src_name())
+        quoted_content(self.src_name())
     }
 
     fn dst_shown(&self) -> String {
-        quoted(self.dst_name())
+        quoted_content(self.dst_name())
     }
 }
 
-fn drain(mut stream: impl Read, sink: &dyn Sink, progress: &mut Progress) -> Outcome<u64> {
-    let mut buf = vec![0; CHUNK];
-    let mut at = 0;
-    loop {
-        // Whole chunks, so that a slow pipe does not make many small writes.
-        let mut n = 0;
-        while n < buf.len() {
-            match stream.read(&mut buf[n..]) {
-                Ok(0) => break,
-                Ok(got) => n += got,
-                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(Cause::from(e)),
-            }
+/// Fills a buffer from a stream, so that a slow pipe does not make many small writes. Returns the
+/// number of bytes, which is less only at the end of the stream.
+fn fill(buf: &mut [u8], stream: &mut impl Read) -> Outcome<usize> {
+    let mut n = 0;
+    while n < buf.len() {
+        match stream.read(&mut buf[n..]) {
+            Ok(0) => break,
+            Ok(got) => n += got,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(Cause::from(e)),
         }
-        if n == 0 {
-            return Ok(at);
-        }
-        sink.write_at(&buf[..n], at)?;
-        at += n as u64;
-        progress.bytes(n as u64);
     }
+    Ok(n)
 }
 
 /// Copies a file to a stream, holes as zeros.
-pub(crate) fn pour(source: &dyn Source, out: &mut impl Write, name: &[u8], progress: &mut Progress) -> Res {
+pub(crate) fn pour(source: &dyn Source, out: &mut Out, name: &[u8], progress: &mut Progress) -> Res {
     let mut buf = vec![0; CHUNK];
     let mut at = 0;
     loop {

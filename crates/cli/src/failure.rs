@@ -4,6 +4,7 @@
 //! A command that goes on after a failure notes it in [`Noted`] and ends with exit code 1.
 
 use crate::quote::{escaped, quoted};
+use crate::streams::tell;
 use lanefs_archive::host;
 use rustix::io::Errno;
 use std::fmt;
@@ -12,11 +13,19 @@ use std::io;
 /// Result of a command or of a part of it.
 pub(crate) type Res<T = ()> = Result<T, Failure>;
 
+/// The exit code of a command whose reader went away, as of a process that SIGPIPE ended.
+const READER_GONE: u8 = 141;
+
 /// The reason why a command ends early.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// A line for standard error.
     Message { text: String, code: u8 },
+    /// As `Message`, of standard output: a command does not go on, because all that it could write
+    /// would fail too.
+    Output { text: String, code: u8 },
+    /// The reader of standard output went away, which ends a command without a word.
+    ReaderGone,
     /// Everything has been said already.
     Silent(u8),
 }
@@ -32,10 +41,24 @@ impl Failure {
         Self::new(format!("cannot {verb} {}: {}", quoted(what), cause.into()))
     }
 
-    /// Returns the same failure with another exit code.
+    /// Returns the failure of a write to standard output.
+    pub(crate) fn output(e: io::Error) -> Self {
+        match e.kind() {
+            io::ErrorKind::BrokenPipe => Self::ReaderGone,
+            _ => {
+                let text = format!("cannot write to standard output: {}", Cause::from(e));
+                Self::Output { text, code: 1 }
+            }
+        }
+    }
+
+    /// Returns the same failure with another exit code, but that of a reader that went away as it
+    /// is.
     pub(crate) fn code(self, code: u8) -> Self {
         match self {
             Self::Message { text, .. } => Self::Message { text, code },
+            Self::Output { text, .. } => Self::Output { text, code },
+            Self::ReaderGone => Self::ReaderGone,
             Self::Silent(_) => Self::Silent(code),
         }
     }
@@ -43,23 +66,13 @@ impl Failure {
     /// Says it, if it has not been said; returns the exit code.
     pub(crate) fn report(&self) -> u8 {
         match self {
-            Self::Message { text, code } => {
-                crate::progress::suspended(|| eprintln!("lanefs: {text}"));
+            Self::Message { text, code } | Self::Output { text, code } => {
+                tell(text);
                 *code
             }
+            Self::ReaderGone => READER_GONE,
             Self::Silent(code) => *code,
         }
-    }
-}
-
-/// Failures to write standard output. A reader that went away ends a command without a word, as
-/// SIGPIPE would.
-impl From<io::Error> for Failure {
-    fn from(e: io::Error) -> Self {
-        if e.kind() == io::ErrorKind::BrokenPipe {
-            return Self::Silent(141);
-        }
-        Self::new(format!("cannot write to standard output: {}", Cause::from(e)))
     }
 }
 
@@ -150,11 +163,11 @@ pub(crate) struct Noted {
 }
 
 impl Noted {
-    /// Says the failure now and remembers its exit code. A closed standard output is passed on:
-    /// nothing more can be said.
+    /// Says the failure now and remembers its exit code. One of standard output is passed on, which
+    /// ends the command.
     pub(crate) fn note(&mut self, result: Res) -> Res {
         match result {
-            Err(Failure::Silent(141)) => Err(Failure::Silent(141)),
+            Err(failure @ (Failure::Output { .. } | Failure::ReaderGone)) => Err(failure),
             Err(failure) => {
                 self.code = self.code.max(failure.report());
                 Ok(())
@@ -196,5 +209,14 @@ mod tests {
         noted.note(Err(Failure::new("a").code(2))).expect("goes on");
         noted.note(Err(Failure::new("b"))).expect("goes on");
         assert!(matches!(noted.finish(), Err(Failure::Silent(2))));
+    }
+
+    #[test]
+    fn goes_on_after_no_failure_of_standard_output() {
+        for (errno, is_gone) in [(Errno::NOSPC, false), (Errno::PIPE, true)] {
+            let ended = Noted::default().note(Err(Failure::output(errno.into())));
+            assert_eq!(matches!(ended, Err(Failure::Output { code: 1, .. })), !is_gone, "{errno}");
+            assert_eq!(matches!(ended, Err(Failure::ReaderGone)), is_gone, "{errno}");
+        }
     }
 }

@@ -1,10 +1,12 @@
 //! The `lanefs` command: arguments in, messages and exit codes out. No file-system logic.
 //!
 //! Each command is a file of [`commands`]. Standard output goes through [`output::Out`], failures
-//! through [`failure::Failure`]; a volume that was opened is closed, and with that durable, before
-//! the command says that it succeeded.
+//! through [`failure::Failure`], both to [`streams`]; a volume that was opened is closed, and with
+//! that durable, before the command says that it succeeded.
 
 #![forbid(unsafe_code)]
+// A macro of the standard library panics where standard error cannot be written.
+#![warn(clippy::print_stderr)]
 
 mod commands;
 mod copy;
@@ -22,6 +24,7 @@ mod quote;
 mod side;
 mod size;
 mod stats;
+mod streams;
 mod time;
 mod top;
 mod volumes;
@@ -72,7 +75,7 @@ fn start<A: Parser>(run: impl FnOnce(A) -> failure::Res) -> ExitCode {
                 _ if e.use_stderr() => ExitCode::from(usage_code()),
                 // A reader of --help that went away is no failure.
                 Err(e) if e.kind() != ErrorKind::BrokenPipe => {
-                    ExitCode::from(failure::Failure::from(e).report())
+                    ExitCode::from(failure::Failure::output(e).report())
                 }
                 _ => ExitCode::SUCCESS,
             };

@@ -1,14 +1,18 @@
 //! Standard output: buffered, with colours and quoted names on a terminal, plain bytes into a pipe.
+//!
+//! Each of its writes fails with [`Failure::Output`], so that no other failure of I/O is taken for
+//! one of standard output.
 
-use crate::failure::Res;
+use crate::failure::{Failure, Res};
 use crate::quote;
+use crate::streams::{flush_stdout, to_stdout};
 use serde::Serialize;
-use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
 
 /// Standard output. Flushed by [`Out::finish`]; what a failing command wrote is flushed on drop.
 #[derive(Debug)]
 pub(crate) struct Out {
-    stream: BufWriter<Stdout>,
     /// Whether a person reads.
     pub(crate) terminal: bool,
     /// Columns of the terminal, 80 where there is none.
@@ -23,7 +27,7 @@ impl Out {
         let color = anstream::AutoStream::choice(&stdout) != anstream::ColorChoice::Never;
         let width = rustix::termios::tcgetwinsize(&stdout).map_or(0, |w| usize::from(w.ws_col));
         let width = if width == 0 { 80 } else { width };
-        Self { stream: BufWriter::with_capacity(64 * 1024, stdout), terminal, width, color }
+        Self { terminal, width, color }
     }
 
     /// Returns a name as this output shows it.
@@ -47,29 +51,40 @@ impl Out {
         if self.color { style.style(text).to_string() } else { text.to_owned() }
     }
 
+    /// Writes bytes as they are.
+    pub(crate) fn write_all(&mut self, bytes: &[u8]) -> Res {
+        to_stdout(|stream| stream.write_all(bytes)).map_err(Failure::output)
+    }
+
+    /// Writes what `write!` and `writeln!` format.
+    pub(crate) fn write_fmt(&mut self, text: fmt::Arguments<'_>) -> Res {
+        self.write_all(fmt::format(text).as_bytes())
+    }
+
     /// Writes a value as indented JSON.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> Res {
-        serde_json::to_writer_pretty(&mut self.stream, value).map_err(io::Error::from)?;
-        self.stream.write_all(b"\n")?;
-        Ok(())
+        let written = to_stdout(|stream| {
+            serde_json::to_writer_pretty(&mut *stream, value)?;
+            stream.write_all(b"\n")
+        });
+        written.map_err(Failure::output)
     }
 
     /// Writes out the buffered bytes.
-    ///
-    /// # Errors
-    /// The errors of writing.
+    pub(crate) fn flush(&mut self) -> Res {
+        flush_stdout().map_err(Failure::output)
+    }
+
+    /// Writes out the buffered bytes, as the last of all.
     pub(crate) fn finish(mut self) -> Res {
-        Ok(self.stream.flush()?)
+        self.flush()
     }
 }
 
-impl Write for Out {
-    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.stream.write(buf)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.stream.flush()
+impl Drop for Out {
+    fn drop(&mut self) {
+        // The command has failed, and says why.
+        let _ = flush_stdout();
     }
 }
 

@@ -1,6 +1,7 @@
 //! Progress on a terminal, for what takes longer than a second; nothing anywhere else.
 //!
-//! One bar at a time. Messages go through [`suspended`], so that the bar is not drawn over them.
+//! One bar at a time. The standard streams write through [`suspended`], so that the bar is not
+//! drawn over what they write.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
@@ -80,8 +81,8 @@ impl Drop for Progress {
     }
 }
 
-/// Runs `print` with the bar out of the way.
-pub(crate) fn suspended(print: impl FnOnce()) {
+/// Runs `print` with the bar out of the way. It must not run another.
+pub(crate) fn suspended<T>(print: impl FnOnce() -> T) -> T {
     let shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner).clone();
     match shown {
         Some(bar) => bar.suspend(print),

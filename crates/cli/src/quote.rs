@@ -115,6 +115,12 @@ pub(crate) fn quoted(name: impl AsRef<[u8]>) -> String {
     shell(without_password(OsStr::from_bytes(name.as_ref())).as_bytes(), true)
 }
 
+/// Returns what a volume holds, a path in it or the target of a link, in a message: always in
+/// quotes, and whole. The name of a volume that is open has no password: no server takes one.
+pub(crate) fn quoted_content(content: impl AsRef<[u8]>) -> String {
+    shell(content.as_ref(), true)
+}
+
 /// Returns a name in a listing on a terminal: in quotes only where a shell needs them.
 pub(crate) fn listed(name: &[u8]) -> String {
     shell(name, false)
@@ -166,6 +172,14 @@ mod tests {
         assert_eq!(listed(b"a.txt"), "a.txt");
         assert_eq!(listed("grüße".as_bytes()), "grüße");
         assert_eq!(quoted(b"a.txt"), "'a.txt'");
+    }
+
+    #[test]
+    fn only_the_name_of_a_volume_is_masked() {
+        let name = "nbd://host/disk?key=secret";
+        assert_eq!(quoted(name), "'nbd://host/disk?key=***'");
+        assert_eq!(quoted_content(name), "'nbd://host/disk?key=secret'");
+        assert_eq!(quoted_content("a\x1b"), "'a'$'\\033'");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `--stats`: what the volume counted and timed, on standard error when the work is done.
 
 use crate::failure::{Failure, Res};
+use crate::streams::to_stderr;
 use lanefs::Volume;
 
 /// The argument that shows where the time went.
@@ -24,8 +25,8 @@ impl StatsArg {
         let Some(form) = self.stats else { return Ok(()) };
         volume.sync().map_err(|e| Failure::cannot("sync", name, e))?;
         match form {
-            Form::Table => eprint!("{}", volume.stats()),
-            Form::Json => eprintln!("{}", volume.stats().to_json()),
+            Form::Table => to_stderr(&volume.stats().to_string()),
+            Form::Json => to_stderr(&format!("{}\n", volume.stats().to_json())),
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ use crate::location::{self, Location, VolumeName, not_inside};
 use crate::quote::{escaped, quoted};
 use crate::side::{HostSide, Side, VolumeSide, shown};
 use crate::stats::StatsArg;
+use crate::streams::tell;
 use lanefs::{AtSymlink, MmpWait, OpenOptions, Resize, Volume};
 use lanefs_archive::Overwrite;
 use lanefs_archive::content::{self, Content};
@@ -15,7 +16,7 @@ use lanefs_device::{
     BlockDevice, Cached, FileOptions, Medium, PartitionTable, VolumeUrl, absolute_name, open_url,
     without_password,
 };
-use lanefs_format::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
+use lanefs_format::{FormatError, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -224,7 +225,7 @@ fn tell_wait(name: &VolumeName) -> impl Fn(&MmpWait) + Send + Sync + use<> {
             None => "may be in use by another host".into(),
         };
         let text = format!("{name} {by}; waiting for up to {seconds} s to see whether it is in use");
-        crate::progress::suspended(|| eprintln!("lanefs: {}", escaped(text.as_bytes())));
+        tell(escaped(text.as_bytes()));
     }
 }
 
@@ -287,7 +288,7 @@ fn cannot_open(verb: &str, name: &VolumeName, error: lanefs::Error, content: Opt
         return slip;
     }
     let file = file_of(name);
-    let foreign = matches!(error.kind(), lanefs::Error::Format(lanefs_format::FormatError::BadMagic { .. }));
+    let foreign = matches!(error.kind(), lanefs::Error::Format(FormatError::BadMagic { .. }));
     let shown = match VolumeUrl::parse(name).map(|url| url.medium) {
         // A part is not in the name that the device has.
         Ok(Medium::Nbd(url) | Medium::Rbd(url)) => url.to_owned(),
@@ -393,7 +394,16 @@ pub(crate) fn read_superblock(device: &dyn BlockDevice, name: &VolumeName) -> Re
         device.read_at(&mut bytes, SUPERBLOCK_OFFSET)?;
         Ok(Superblock::parse(&bytes)?)
     };
-    read().map_err(|e| cannot_open("open", name, e, None))
+    read().map_err(|e| {
+        let may_be_torn = matches!(e.kind(), lanefs::Error::Format(FormatError::SuperblockChecksum { .. }));
+        match cannot_open("open", name, e, None) {
+            Failure::Message { text, code } if may_be_torn => {
+                let text = format!("{text}; lanefs recover mends one that a power cut has torn");
+                Failure::Message { text, code }
+            }
+            failure => failure,
+        }
+    })
 }
 
 /// Returns the time that `SOURCE_DATE_EPOCH` sets for reproducible volumes.

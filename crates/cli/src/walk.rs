@@ -4,7 +4,7 @@
 //! error. A failure to read one directory does not end the walk.
 
 use crate::failure::{Failure, Noted, OrCannot, Res};
-use crate::quote::quoted;
+use crate::quote::quoted_content;
 use crate::side::{Meta, Side, shown};
 use lanefs::AtSymlink;
 use lanefs_archive::walk::{self, is_name};
@@ -88,8 +88,9 @@ impl<'a> Walk<'a> {
         let path = self.below(self.walk.path());
         let mut names = self.side.read_dir(&path).or_cannot("open directory", shown(self.side, &path))?;
         if self.dirs_only {
+            // What cannot be told stays, and is a failure when it is met.
             names.retain(|name| {
-                self.side.metadata(&path.join(name), AtSymlink::NoFollow).is_ok_and(|m| m.is_dir())
+                self.side.metadata(&path.join(name), AtSymlink::NoFollow).map_or(true, |m| m.is_dir())
             });
         }
         self.walk.fill(names);
@@ -103,7 +104,7 @@ impl<'a> Walk<'a> {
             self.walk.enter(name, identity, meta.clone()).map_err(|_| {
                 Failure::new(format!(
                     "directory {} (inode {}) was met before by another name: the volume is damaged; run e2fsck on it",
-                    quoted(shown(self.side, &path)),
+                    quoted_content(shown(self.side, &path)),
                     meta.ino
                 ))
             })?;
@@ -136,7 +137,7 @@ impl Iterator for Walk<'_> {
         if !is_name(&name) {
             return Some(Err(Failure::new(format!(
                 "the name {} has a slash: the volume is damaged; run e2fsck on it",
-                quoted(shown(self.side, &path))
+                quoted_content(shown(self.side, &path))
             ))));
         }
         Some(

@@ -2,7 +2,11 @@
 
 use crate::support::{mount::Mount, tool};
 use lanefs::device::AlignedBuf;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, Timespec, Timestamps, openat, readlinkat, utimensat};
+use lanefs_tests::{LoopMount, mke2fs};
+use rustix::fs::{
+    AtFlags, CWD, IFlags, Mode, OFlags, RawDir, Timespec, Timestamps, ioctl_getflags, ioctl_setflags, openat,
+    readlinkat, utimensat,
+};
 use std::fs;
 use std::mem::MaybeUninit;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -49,6 +53,30 @@ fn noatime_of_a_descriptor_is_kept() {
             assert_eq!(is_moved(&path), moves, "{path:?} {flags:?}");
         }
     }
+    m.umount();
+}
+
+/// On a mount, and on the kernel's ext4.
+#[test]
+fn an_immutable_file_has_its_time_moved() {
+    let m = Mount::new("strictatime");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("by-kernel");
+    mke2fs(&image, 16 << 20, &["-t", "ext4"]);
+    let kernel = LoopMount::new(&image, "strictatime");
+    for path in [m.path("f"), kernel.path().join("f")] {
+        fs::write(&path, "text").unwrap();
+        let file = fs::File::open(&path).unwrap();
+        let plain = ioctl_getflags(&file).unwrap();
+        for (flag, moves) in [(IFlags::IMMUTABLE, true), (IFlags::NOATIME, false)] {
+            set_atime(&path, 1);
+            ioctl_setflags(&file, plain | flag).unwrap();
+            read(&path, OFlags::empty());
+            ioctl_setflags(&file, plain).unwrap();
+            assert_eq!(is_moved(&path), moves, "{path:?} {flag:?}");
+        }
+    }
+    kernel.unmount();
     m.umount();
 }
 

@@ -19,6 +19,7 @@ const MOUNT: u8 = 0;
 const UNMOUNT: u8 = 1;
 const UNMOUNT_SYNCED: u8 = 2;
 const KEEP: u8 = 4;
+const DIALER: u8 = 5;
 /// Questions.
 const IN_GROUP: u8 = 1;
 const ABORT: u8 = 2;
@@ -56,21 +57,12 @@ impl Broker {
     /// What it answers: whether it did it, a text, and files.
     fn say(&mut self, word: u8) -> (bool, Vec<u8>, Vec<OwnedFd>) {
         self.words.write_all(&[word]).unwrap();
-        let mut refused = [1];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let mut iov = [IoSliceMut::new(&mut refused)];
-        recvmsg(&self.words, &mut iov, &mut ancillary, RecvFlags::CMSG_CLOEXEC).unwrap();
-        let files = ancillary.drain().filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(files) => Some(files),
-            _ => None,
-        });
-        let files = files.flatten().collect();
+        let (refused, files) = receive(&self.words);
         let mut len = [0; 4];
         self.words.read_exact(&mut len).unwrap();
         let mut text = vec![0; u32::from_le_bytes(len) as usize];
         self.words.read_exact(&mut text).unwrap();
-        (refused == [0], text, files)
+        (refused == 0, text, files)
     }
 
     fn mount(&mut self) -> New {
@@ -115,6 +107,21 @@ impl New {
         poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
         !fds[0].revents().contains(PollFlags::ERR)
     }
+}
+
+/// Receives a byte, and the files that come with it.
+fn receive(socket: &UnixStream) -> (u8, Vec<OwnedFd>) {
+    let mut byte = [1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut iov = [IoSliceMut::new(&mut byte)];
+    recvmsg(socket, &mut iov, &mut ancillary, RecvFlags::CMSG_CLOEXEC).unwrap();
+    let files = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(files) => Some(files),
+        _ => None,
+    });
+    let files = files.flatten().collect();
+    (byte[0], files)
 }
 
 fn is_mounted(m: &Mount, dir: &str) -> bool {
@@ -205,6 +212,35 @@ fn a_mount_that_nobody_was_told_of_goes_with_its_server() {
     broker.end();
     assert!(m.is_mounted());
     m.umount();
+}
+
+#[test]
+fn a_broker_does_nothing_twice_and_nothing_unknown() {
+    let m = blank();
+    for (first, last) in [(Some(MOUNT), MOUNT), (Some(DIALER), DIALER), (None, DIALER + 1), (None, u8::MAX)] {
+        let mut broker = Broker::start(&m, "m", 0);
+        let given = first.map(|word| broker.say(word));
+        assert!(given.is_none_or(|(done, ..)| done), "{first:?}");
+        // That ends it, without an answer.
+        broker.words.write_all(&[last]).unwrap();
+        assert_eq!(broker.words.read(&mut [0]).unwrap(), 0, "{last} after {first:?}");
+        broker.end();
+        assert!(!m.is_mounted());
+    }
+}
+
+/// The volume is a file: it has no server.
+#[test]
+fn a_broker_connects_to_no_server_but_that_of_the_volume() {
+    let m = blank();
+    let mut broker = Broker::start(&m, "m", 0);
+    let (done, _, files) = broker.say(DIALER);
+    assert!(done);
+    let mut dialer = UnixStream::from(files.into_iter().next().unwrap());
+    dialer.write_all(&[0]).unwrap();
+    let (errno, connections) = receive(&dialer);
+    assert!(errno != 0 && connections.is_empty(), "{errno}");
+    broker.end();
 }
 
 /// It is asked to release a thread, here the main one of another process.

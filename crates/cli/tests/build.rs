@@ -189,6 +189,8 @@ fn what_cannot_be_built_leaves_nothing() {
         (&["t", "v.img", "-O", "^extent,^64bit"], "cannot be found out beforehand; --size 4G says it\n"),
         (&["t", "v.img", "--label", "seventeen letters"], "a label of 17 bytes: at most 16\n"),
         (&["v.img"], "nothing says where to: write lanefs build SRC FILE\n"),
+        (&["t", "there@root"], "cannot build 'there@root': it is a part of a file; lanefs import"),
+        (&["t", "there?offset=1M", "--force"], "': it is a part of a file; lanefs import fills a volume"),
     ] {
         let said = bench.fails(args);
         assert!(said.starts_with("lanefs: ") && said.contains(want), "{args:?}: {said}");
@@ -337,19 +339,29 @@ fn the_same_image_gives_the_same_bytes() {
     assert_eq!(digest(&bench, "one.img"), digest(&bench, "two.img"));
 }
 
-/// What archives unpack to is kept only where the volume has room beside it.
+/// What archives unpack to is kept only where the volume has room beside it. The volume is the
+/// same.
 #[test]
 fn a_small_disk_has_room_for_the_volume() {
     lanefs_tests::private_mounts();
     let bench = Bench::new(
-        "mkdir host t u; mount -t tmpfs -o size=20m memory host; head -c 12000000 /dev/urandom > t/f
-         head -c 6000000 /dev/urandom > u/g; tar czf f.tgz -C t .; tar cf f.tar -C t .; tar czf g.tgz -C u .",
+        "mkdir host t u w; mount -t tmpfs -o size=20m memory host; head -c 12000000 /dev/urandom > t/f
+         head -c 6000000 /dev/urandom > u/g; tar czf f.tgz -C t .; tar cf f.tar -C t .; tar czf g.tgz -C u .
+         for i in 1 2 3 4 5 6 7 8 9; do head -c 1300000 /dev/urandom > w/$i; done; tar czf w.tgz -C w .",
     );
     // A copy that becomes too large, and one that is in the way of another layer.
     for sources in [&["f.tgz"][..], &["g.tgz", "f.tar"]] {
         let out = bench.output(&[sources, &["host/v.img", "--force"]].concat());
         assert!(out.status.success(), "{sources:?}: {}", String::from_utf8_lossy(&out.stderr));
         bench.sh("rm host/v.img");
+    }
+    for source in ["f.tgz", "w.tgz"] {
+        for options in ["", "--journal none"] {
+            same(&bench, "", &format!("{source} host/v.img {options}"));
+            same(&bench, "", &format!("{source} copied.img {options}"));
+            assert_eq!(digest(&bench, "host/v.img"), digest(&bench, "copied.img"), "{source} {options}");
+            bench.sh("rm host/v.img");
+        }
     }
     bench.sh("umount host");
 }

@@ -32,6 +32,7 @@ mod run;
 mod small;
 mod sparse;
 mod stacks;
+mod streams;
 mod support;
 mod transfer;
 mod verity;

@@ -205,10 +205,13 @@ fn a_copy_has_no_acl_of_its_new_directory() {
     }
     assert_eq!(v.ok(["stat", "-c", "%a", "v.img:/shared/secret"]), "640\n");
     v.ok(["cp", "-a", "v.img:/shared/d", "v.img:/shared/secret", "out"]);
-    let acls = sh("cd out; getfacl -cE d secret d/f | grep -v '^$' | tr '\\n' ' '");
+    // As cp(1) does: the mode beside a list is not the mode without it.
+    v.ok(["cp", "-p", "v.img:/shared/d/f", "out/p"]);
+    let acls = sh("cd out; getfacl -cE d secret d/f p | grep -v '^$' | tr '\\n' ' '");
     assert_eq!(
         String::from_utf8_lossy(&acls.stdout),
         "user::rwx group::r-x other::r-x user::rw- group::r-- other::--- \
+         user::rw- user:1001:r-- group::r-- mask::r-- other::r-- \
          user::rw- user:1001:r-- group::r-- mask::r-- other::r-- "
     );
     v.fsck();
@@ -248,6 +251,97 @@ fn what_exists_stays_from_standard_input_too() {
     assert_eq!(v.ok(["cat", "v.img:/f"]), "first");
     let out = feed(&mut v.lanefs(["cp", "-nT", "-", "v.img:/"]), b"");
     assert!(!out.status.success(), "a directory is no file: {out:?}");
+}
+
+/// By the file itself, and by a loop device on it.
+#[test]
+fn standard_input_is_no_volume_that_is_written_to() {
+    let v = Image::new();
+    fs::write(v.beside("plain"), "plain").unwrap();
+    v.ok(["cp", "plain", "v.img:/x"]);
+    let from = |file: &Path, args: &[&str]| {
+        let stdin = fs::File::open(file).unwrap();
+        let out = v.lanefs(args).stdin(stdin).output().unwrap();
+        (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    let said = "lanefs: cannot read '-': it is a volume in use by this program\n".to_owned();
+    for args in [&["cp", "-", "v.img:/x"][..], &["cp", "-n", "-", "v.img:/x"], &["cp", "-", "v.img:/new"]] {
+        assert_eq!(from(&v.path, args), (Some(1), said.clone()), "{args:?}");
+    }
+    let device = LoopDevice::new(&v.path);
+    assert_eq!(from(device.path(), &["cp", "-", "v.img:/x"]), (Some(1), said));
+    drop(device);
+    assert_eq!(v.ok(["cat", "v.img:/x"]), "plain");
+    assert!(!v.ok(["ls", "v.img:/"]).contains("new"));
+    // Another volume is a file as any.
+    let other = Image::new();
+    fs::File::options().write(true).open(&other.path).unwrap().set_len(1 << 20).unwrap();
+    assert_eq!(from(&other.path, &["cp", "-", "v.img:/x"]), (Some(0), String::new()));
+    v.fsck();
+}
+
+#[test]
+fn standard_input_that_cannot_be_read_changes_nothing() {
+    let v = Image::new();
+    fs::write(v.beside("plain"), "plain").unwrap();
+    v.ok(["cp", "plain", "v.img:/old"]);
+    for name in ["/old", "/new"] {
+        let stdin = fs::File::open("/").unwrap();
+        let out = v.lanefs(["cp", "-", &v.at(name)]).stdin(stdin).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(said, "lanefs: cannot read '-': Is a directory\n");
+        assert_eq!(out.status.code(), Some(1));
+    }
+    assert_eq!(v.ok(["cat", "v.img:/old"]), "plain");
+    assert_eq!(v.ok(["ls", "v.img:/"]), "lost+found\nold\n");
+    v.fsck();
+}
+
+/// Its metadata says 0 bytes, and a search finds no data in it.
+#[test]
+fn a_file_of_procfs_is_as_long_as_it_reads() {
+    let v = Image::new();
+    let path = "/proc/sys/kernel/ostype";
+    v.ok(["cp", path, "v.img:/a"]);
+    assert_eq!(v.ok(["cat", "v.img:/a"]), fs::read_to_string(path).expect("read"));
+    v.fsck();
+}
+
+/// Its metadata says 4096 bytes.
+#[test]
+fn a_file_of_sysfs_is_as_long_as_it_reads() {
+    let v = Image::new();
+    let path = "/sys/class/net/lo/address";
+    v.ok(["cp", path, "v.img:/a"]);
+    assert_eq!(v.ok(["cat", "v.img:/a"]), fs::read_to_string(path).expect("read"));
+    // A hole at the end stays.
+    fs::File::create(v.beside("hole")).expect("create").set_len(10_000).expect("size");
+    v.ok(["cp", "hole", "v.img:/hole"]);
+    assert_eq!(v.ok(["stat", "-c", "%s", "v.img:/hole"]), "10000\n");
+    v.fsck();
+}
+
+/// Owner, mode and times are those of what the link leads to, and so are the others.
+#[test]
+fn a_link_that_is_followed_brings_attributes_and_acls() {
+    let v = Image::new();
+    let sh = |script: &str| succeed(tool("bash").args(["-euc", script]).current_dir(v.beside("")));
+    sh("mkdir d; echo f > d/f; ln -s d/f link; ln -s d dir; setfattr -n user.note -v kept d/f d
+        setfacl -m u:1000:r d/f; setfacl -m d:u:1001:rx d");
+    v.ok(["cp", "-aH", "link", "v.img:/f"]);
+    v.ok(["cp", "-aH", "dir", "v.img:/d"]);
+    for (name, acl) in [("f", "acl_access"), ("d", "acl_default")] {
+        let list = v.debugfs(&format!("ea_list /{name}"));
+        assert!(list.contains("user.note") && list.contains(acl), "{name}: {list}");
+    }
+    v.ok(["ln", "-s", "f", "v.img:/link"]);
+    v.ok(["cp", "-aH", "v.img:/link", "out"]);
+    let out = sh("getfattr -n user.note --only-values out; getfacl -ncE out | grep 1000");
+    assert_eq!(String::from_utf8_lossy(&out.stdout), "keptuser:1000:r--\n");
+    // A link itself has neither.
+    v.ok(["cp", "-a", "link", "v.img:/soft"]);
+    assert_eq!(v.ok(["readlink", "v.img:/soft"]), "d/f\n");
+    v.fsck();
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn diff(image: &Image, args: &[&str], code: i32) -> String {
 const EVERY_CHANGE: &str = r#"
     rm -r gone; mkdir -p new/below; echo n > new/below/n; echo larger > etc/a.conf; chmod 4755 etc/conf.d
     chown 5:6 etc/conf.d/b.conf; printf Z | dd of=etc/big bs=1 seek=700001 conv=notrunc status=none
-    ln -sfn nowhere etc/link; rm etc/null etc/disk; mknod etc/null c 1 5; mknod etc/disk b 259 70000
+    ln -sfn 'https://h?key=v' etc/link; rm etc/null etc/disk; mknod etc/null c 1 5; mknod etc/disk b 259 70000
     rm -r kinds/*; mkdir kinds/file; mkfifo kinds/dir; setfattr -n user.note -v ONE etc/a.conf
     setfattr -x user.other etc/a.conf; touch -h -d '2003-04-05 06:07:08.090807060 UTC' hole
     rm linked2 linked3; cp linked1 linked2; ln apart linked3; touch "odd name/$(printf 'a\377')"
@@ -55,7 +55,7 @@ fn every_change_has_a_line() {
         "~ /etc/big: content from byte 700001 on",
         "~ /etc/conf.d: mode 0755 -> 4755",
         "~ /etc/conf.d/b.conf: user 0 -> 5, group 0 -> 6",
-        "~ /etc/link: target 'conf.d/b.conf' -> 'nowhere'",
+        "~ /etc/link: target 'conf.d/b.conf' -> 'https://h?key=v'",
         "~ /etc/null: device 1:3 -> 1:5",
         "- /gone",
         "~ /kinds/dir: type directory -> fifo",

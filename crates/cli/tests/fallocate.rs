@@ -1,6 +1,6 @@
 //! fallocate and fstrim against debugfs and e2fsck.
 
-use crate::support::{Image, field};
+use crate::support::{Image, field, succeed, tool};
 use std::os::unix::fs::MetadataExt;
 
 #[test]
@@ -30,6 +30,21 @@ fn ranges_are_allocated_punched_zeroed_taken_out_and_put_in() {
         1,
         "lanefs: cannot allocate 'v.img:/f': Invalid argument (a range that is not whole blocks)",
     );
+}
+
+#[test]
+fn a_new_file_has_the_mode_that_the_umask_leaves() {
+    let v = Image::new();
+    for (umask, mode) in [("077", "600\n"), ("002", "664\n")] {
+        for made in ["fallocate -l 4096", "truncate -s 4096"] {
+            let script = format!("umask {umask}; \"$0\" {made} v.img:/f");
+            let mut bash = tool("bash");
+            bash.args(["-c", &script, env!("CARGO_BIN_EXE_lanefs")]).current_dir(v.beside(""));
+            succeed(&mut bash);
+            assert_eq!(v.ok(["stat", "-c", "%a", "v.img:/f"]), mode, "{umask}: {made}");
+            v.ok(["rm", "v.img:/f"]);
+        }
+    }
 }
 
 #[test]

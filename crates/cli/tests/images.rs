@@ -2,7 +2,7 @@
 
 use lanefs_tests::{LoopMount, TreeEntry, assert_same_tree, e2fsck_clean, mke2fs, tree_listing};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
 use tempfile::TempDir;
 
 /// An image of four layers: `img:four`. Whiteouts of umoci, and by hand what umoci never writes.
@@ -63,6 +63,13 @@ impl Bench {
         below(tree_listing(mount.path()))
     }
 
+    /// Has a command write into the named pipe `pipe`.
+    fn feed(&self, command: &str) -> Child {
+        let script = format!("{command} > pipe");
+        let mut feeder = Command::new("timeout");
+        feeder.args(["60", "bash", "-euc", &script]).current_dir(self.0.path()).spawn().unwrap()
+    }
+
     fn fails(&self, args: &[&str]) -> String {
         let out = self.import(args);
         assert_eq!(out.status.code(), Some(1), "{args:?}");
@@ -87,6 +94,15 @@ fn images_are_what_umoci_makes_of_them() {
     assert_same_tree(&want, &bench.tree(&["saved:app:4"]));
     assert_same_tree(&want, &bench.tree(&["saved"]));
     assert_same_tree(&want, &bench.tree(&["arch.tar:named", "--max-size", "20M"]));
+    // Of a named pipe, what is copied to find an image in it counts too.
+    bench.sh("mkfifo pipe");
+    let mut feeder = bench.feed("cat arch.tar");
+    assert_same_tree(&want, &bench.tree(&["pipe", "--max-size", "20M"]));
+    assert!(feeder.wait().unwrap().success());
+    let mut feeder = bench.feed("cat arch.tar <(head -c 32M /dev/zero)");
+    let said = bench.fails(&["pipe", "v.img:/", "--max-size", "20M"]);
+    assert!(said.contains("it unpacks to more than 20971520 bytes\n"), "{said}");
+    feeder.wait().unwrap();
     bench.sh(&format!("{copy} --dest-compress-format zstd oci:z:zstd"));
     assert_same_tree(&want, &bench.tree(&["z"]));
     // Options may stand anywhere.

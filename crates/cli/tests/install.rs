@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -17,11 +18,17 @@ fn built() -> tempfile::TempDir {
     target
 }
 
-fn script(name: &str, args: &[&str], target: &Path, dest: &Path) -> Output {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts").join(name);
-    let mut command = Command::new(script);
-    command.args(args).env("CARGO_TARGET_DIR", target).env("DESTDIR", dest).env("PREFIX", "/opt/lane fs");
+fn path_of(script: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts").join(script)
+}
+
+fn run(command: &mut Command, target: &Path, dest: &Path) -> Output {
+    command.env("CARGO_TARGET_DIR", target).env("DESTDIR", dest).env("PREFIX", "/opt/lane fs");
     command.env_remove("LIBDIR").output().unwrap()
+}
+
+fn script(name: &str, args: &[&str], target: &Path, dest: &Path) -> Output {
+    run(Command::new(path_of(name)).args(args), target, dest)
 }
 
 fn succeed(out: &Output) {
@@ -62,11 +69,18 @@ fn uninstall_removes_exactly_what_install_put_there() {
     for page in ["man1/lanefs.1", "man5/lanefs-mount-options.5", "man8/umount.fuse.lanefs.8"] {
         assert!(prefix.join("share/man").join(page).exists(), "{page}");
     }
-    // An earlier version had one file more.
-    let old = prefix.join("bin/lanefs-old");
-    fs::write(&old, "").unwrap();
+    // An earlier version had a file and two folders more, and another program uses one of these.
+    let (empty, used) = (prefix.join("share/empty"), prefix.join("share/used"));
+    fs::write(prefix.join("bin/lanefs-old"), "").unwrap();
+    fs::create_dir(empty).unwrap();
+    fs::create_dir(&used).unwrap();
+    fs::write(used.join("theirs"), "kept").unwrap();
     let known = fs::read_to_string(&list).unwrap();
-    fs::write(&list, format!("{known}f /opt/lane fs/bin/lanefs-old\n")).unwrap();
+    let more = ["f /opt/lane fs/bin/lanefs-old", "d /opt/lane fs/share/empty", "d /opt/lane fs/share/used"];
+    fs::write(&list, format!("{known}{}\n", more.join("\n"))).unwrap();
+    succeed(&script("install.sh", &["debug"], target.path(), dest.path()));
+    assert_eq!(fs::read_to_string(&list).unwrap(), format!("{known}{}\n", more[2]));
+    fs::remove_file(used.join("theirs")).unwrap();
     succeed(&script("install.sh", &["debug"], target.path(), dest.path()));
     assert_eq!(names(dest.path()), installed);
     assert_eq!(fs::read_to_string(&list).unwrap(), known);
@@ -80,4 +94,17 @@ fn uninstall_removes_exactly_what_install_put_there() {
     assert_eq!(names(dest.path()), before);
     let again = script("uninstall.sh", &[], target.path(), dest.path());
     assert!(!again.status.success() && String::from_utf8_lossy(&again.stderr).contains("nothing to remove"));
+}
+
+#[test]
+fn what_is_installed_is_for_all_users() {
+    let (target, dest) = (built(), tempfile::tempdir().unwrap());
+    let mut install = Command::new("sh");
+    install.args(["-c", "umask 077; exec \"$0\" debug"]).arg(path_of("install.sh"));
+    succeed(&run(&mut install, target.path(), dest.path()));
+    for name in names(dest.path()) {
+        let meta = fs::symlink_metadata(dest.path().join(&name)).unwrap();
+        let (mode, wanted) = (meta.permissions().mode(), if meta.is_dir() { 0o555 } else { 0o444 });
+        assert_eq!(mode & wanted, wanted, "{}: {mode:o}", name.display());
+    }
 }

@@ -132,6 +132,53 @@ fn a_hostile_name_does_not_reach_the_terminal() {
     }
 }
 
+/// What stat(1) prints for %n is the name itself, for a program that reads it.
+#[test]
+fn stat_escapes_a_name_on_a_terminal_only() {
+    let v = Image::new();
+    let name = OsStr::from_bytes(b"x\x1b\xff\n");
+    fs::write(v.beside("").join(name), "").expect("write");
+    v.ok([OsStr::new("cp"), name, OsStr::new("v.img:/")]);
+    let path = OsStr::from_bytes(b"v.img:/x\x1b\xff\n");
+    let out = succeed(&mut v.lanefs([OsStr::new("stat"), OsStr::new("-c"), OsStr::new("%n %s"), path]));
+    assert_eq!(out.stdout, b"v.img:/x\x1b\xff\n 0\n");
+    // script(1) gives the command a terminal.
+    let line = format!("{} stat -c %n v.img:/$'x\\033\\377\\n'", env!("CARGO_BIN_EXE_lanefs"));
+    let mut script = tool("script");
+    script.args(["-qec", &line, "/dev/null"]).current_dir(v.beside("")).env("SHELL", "/bin/bash");
+    let out = succeed(script.stdin(Stdio::null())).stdout;
+    assert_eq!(String::from_utf8_lossy(&out).trim_end(), r"v.img:/x\033\377\n");
+}
+
+/// The target of a link is the volume's, and no name of a volume with a password in it.
+#[test]
+fn stat_shows_a_target_whole() {
+    let v = Image::new();
+    let target = "https://host/file?key=value";
+    let said = v.ok(["ln", "-sv", target, "v.img:/link"]);
+    assert_eq!(said, format!("'v.img:/link' -> '{target}'\n"));
+    assert_eq!(v.ok(["stat", "-c", "%N", "v.img:/link"]), said);
+}
+
+/// `-U` has the order of the directory, which is that of the hashes of the names, or that in which
+/// they were made: neither is sorted.
+#[test]
+fn ls_sorts_unless_told_otherwise() {
+    let v = Image::new();
+    v.ok(["mkdir", "v.img:/d"]);
+    let sorted = (10..40).map(|i| format!("n{i}")).collect::<Vec<_>>();
+    v.ok(["mkdir".to_owned()].into_iter().chain(sorted.iter().rev().map(|name| format!("v.img:/d/{name}"))));
+    let lines = |args: &[&str]| v.ok(args).lines().map(str::to_owned).collect::<Vec<_>>();
+    let mut unsorted = lines(&["ls", "-U", "v.img:/d"]);
+    assert_ne!(unsorted, sorted);
+    unsorted.sort();
+    assert_eq!(unsorted, sorted);
+    assert_eq!(lines(&["ls", "v.img:/d"]), sorted);
+    let found = sorted.iter().map(|name| format!("v.img:/d/{name}"));
+    let found = ["v.img:/d".to_owned()].into_iter().chain(found).collect::<Vec<_>>();
+    assert_eq!(lines(&["find", "v.img:/d"]), found);
+}
+
 #[test]
 fn a_reader_that_leaves_ends_it_quietly() {
     let v = Image::new();

@@ -5,6 +5,7 @@
 mod atime;
 mod broker;
 mod check;
+mod copy_mounted;
 mod fewer_requests;
 mod fsverity;
 mod full;
@@ -14,6 +15,7 @@ mod json;
 mod limits;
 mod mmp;
 mod mount;
+mod mount_cache;
 mod remote_ceph;
 mod remote_mount;
 mod sandbox;

@@ -1,9 +1,11 @@
 //! mkdir, ln, mv, rm, chmod, chown and xattr on images that mke2fs made, judged by debugfs and
 //! e2fsck.
 
-use crate::support::{Image, feed, field};
+use crate::support::tar::{TarStream, record};
+use crate::support::{Image, feed, field, succeed, tool};
 use lanefs_tests::LoopMount;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 
 #[test]
 fn mkdir_makes_parents_modes_and_says_so() {
@@ -151,6 +153,14 @@ fn mv_loses_nothing() {
     v.ok(["cp", "-n", "f", "w.img:/dangling"]);
     v.ok(["mv", "w.img:/dangling", "./new"]);
     assert!(v.beside("new").is_symlink() && !v.ok(["ls", "w.img:/"]).contains("dangling"));
+    // A directory does not take the place of a link, nor is it merged into what the link leads to.
+    v.ok(["mkdir", "v.img:/h", "w.img:/etc"]);
+    v.ok(["cp", "f", "v.img:/h/f"]);
+    v.ok(["cp", "f", "w.img:/etc/motd"]);
+    v.ok(["ln", "-s", "/etc", "w.img:/to-etc"]);
+    let over = "lanefs: cannot overwrite non-directory 'w.img:/to-etc' with directory 'v.img:/h'";
+    v.fails(["mv", "-T", "v.img:/h", "w.img:/to-etc"], 1, over);
+    assert_eq!((v.ok(["ls", "w.img:/etc"]).as_str(), v.ok(["ls", "v.img:/h"]).as_str()), ("motd\n", "f\n"));
     for dir in ["y", "z"] {
         v.ok(["cp", "f", &format!("v.img:/{dir}/f")]);
     }
@@ -158,6 +168,75 @@ fn mv_loses_nothing() {
     v.fails(["mv", "v.img:/y/f", "v.img:/z/f", "v.img:/all"], 1, just);
     v.fails(["cp", "v.img:/all/f", "v.img:/z/f", "v.img:/y"], 1, &just.replace("/all/", "/y/"));
     assert_eq!(v.ok(["cat", "v.img:/all/f", "v.img:/z/f", "v.img:/b"]), "texttexttext");
+    v.fsck();
+}
+
+/// Also below the target, where both sources have a directory: a link to the first copy would be a
+/// link to another file.
+#[test]
+fn no_source_overwrites_what_another_has_become() {
+    let v = Image::new();
+    let script = "mkdir -p d1/x d2/x out; echo A > d1/x/f; ln d1/x/f d2/x/z; echo B > d2/x/f";
+    succeed(tool("bash").args(["-euc", script]).current_dir(v.beside("")));
+    v.ok(["mkdir", "v.img:/o", "v.img:/n"]);
+    let just = "lanefs: will not overwrite just-created 'v.img:/o/x/f' with 'd2/x/f'";
+    v.fails(["cp", "-a", "d1/x", "d2/x", "v.img:/o"], 1, just);
+    v.ok(["cp", "-an", "d1/x", "d2/x", "v.img:/n"]);
+    for dir in ["o", "n"] {
+        let [f, z] = ["f", "z"].map(|name| format!("v.img:/{dir}/x/{name}"));
+        assert_eq!(v.ok(["cat", &f, &z]), "A\nA\n");
+        assert_eq!(v.ok(["stat", "-c", "%h", &f]), "2\n");
+    }
+    // To the host as well.
+    v.ok(["cp", "-a", "d1", "d2", "v.img:/"]);
+    let just = "lanefs: will not overwrite just-created 'out/x/f' with 'v.img:/d2/x/f'";
+    v.fails(["cp", "-a", "v.img:/d1/x", "v.img:/d2/x", "out"], 1, just);
+    assert_eq!(fs::read_to_string(v.beside("out/x/z")).expect("read"), "A\n");
+    v.fsck();
+}
+
+/// Each name is a source of its own, and is removed before the next is copied.
+#[test]
+fn mv_keeps_the_hard_links_between_its_sources() {
+    let v = Image::new();
+    fs::write(v.beside("f"), "text").expect("write");
+    fs::create_dir(v.beside("out")).expect("mkdir");
+    v.ok(["cp", "f", "v.img:/a"]);
+    v.ok(["mkdir", "v.img:/d"]);
+    v.ok(["ln", "v.img:/a", "v.img:/b"]);
+    v.ok(["ln", "v.img:/a", "v.img:/d/c"]);
+    v.ok(["mv", "v.img:/a", "v.img:/b", "v.img:/d", "out"]);
+    let inodes = ["a", "b", "d/c"].map(|name| fs::metadata(v.beside("out").join(name)).expect("stat").ino());
+    assert_eq!(inodes, [inodes[0]; 3]);
+    v.ok(["mv", "out/a", "f", "out/b", "out/d/c", "v.img:/"]);
+    assert_eq!(v.ok(["stat", "-c", "%h", "v.img:/a", "v.img:/b", "v.img:/c", "v.img:/f"]), "3\n3\n3\n1\n");
+    assert_eq!(v.ok(["cat", "v.img:/b", "v.img:/c"]), "texttext");
+    assert_eq!(fs::read_dir(v.beside("out")).expect("read").count(), 1, "the directory d");
+    v.fsck();
+}
+
+#[test]
+fn a_slash_behind_a_new_name_is_for_directories() {
+    let v = Image::new();
+    fs::create_dir(v.beside("d")).expect("mkdir");
+    fs::write(v.beside("d/f"), "text").expect("write");
+    v.ok(["cp", "-r", "d", "v.img:/new/"]);
+    v.ok(["cp", "-a", "v.img:/new", "copied/"]);
+    v.ok(["mv", "v.img:/new", "v.img:/renamed/"]);
+    v.ok(["mv", "v.img:/renamed", "moved/"]);
+    v.ok(["mv", "moved", "v.img:/back/"]);
+    assert_eq!(v.ok(["cat", "v.img:/back/f"]), "text");
+    assert_eq!(fs::read_to_string(v.beside("copied/f")).expect("read"), "text");
+    let no = "lanefs: cannot create 'v.img:/no/': Not a directory";
+    for args in [["cp", "d/f"], ["mv", "d/f"], ["mv", "v.img:/back/f"], ["ln", "v.img:/back/f"]] {
+        v.fails([args[0], args[1], "v.img:/no/"], 1, no);
+    }
+    v.fails(["cp", "v.img:/back/f", "no/"], 1, "lanefs: cannot create 'no/': Not a directory");
+    v.fails(["cp", "-r", "d", "d", "v.img:/no/"], 1, "lanefs: target 'v.img:/no/' is not a directory");
+    let out = feed(&mut v.lanefs(["cp", "-", "v.img:/no/"]), b"");
+    assert_eq!(String::from_utf8_lossy(&out.stderr), format!("{no}\n"));
+    assert_eq!(v.ok(["ls", "v.img:/"]), "back\nlost+found\n");
+    assert!(v.beside("d/f").exists() && !v.beside("no").exists());
     v.fsck();
 }
 
@@ -200,6 +279,46 @@ fn rm_takes_trees_and_refuses_the_root() {
         "lanefs: cannot remove the root of a volume, 'v.img:/': to empty it, make it anew with lanefs mkfs",
     );
     assert_eq!(v.ok(["ls", "v.img"]), "lost+found\n");
+    v.fsck();
+}
+
+/// A path has 4,095 bytes at most, and those of this tree would have more.
+#[test]
+fn a_tree_that_is_deeper_than_a_path_is_long() {
+    let v = Image::new();
+    let name = "n".repeat(250);
+    let deep = format!("{name}/").repeat(20);
+    let mut tar = TarStream(Vec::new());
+    let path = |key: &str, name: &str| record(key, format!("{deep}{name}").as_bytes());
+    tar.extended(&path("path", "f")).expect("a record");
+    tar.member(b'0', "f", "", b"text").expect("a file");
+    tar.extended(&[path("path", "g"), path("linkpath", "f")].concat()).expect("records");
+    tar.member(b'1', "g", "f", b"").expect("a hard link");
+    tar.extended(&path("path", "s")).expect("a record");
+    tar.member(b'2', "s", "f", b"").expect("a symbolic link");
+    fs::write(v.beside("deep.tar"), tar.end().expect("the end")).expect("write");
+    v.ok(["import", "deep.tar", "v.img:/"]);
+
+    let top = format!("v.img:/{name}");
+    assert_eq!(v.ok(["find", &top]).lines().count(), 23);
+    v.ok(["du", &top]);
+    v.ok(["cp", "-a", &top, "v.img:/again"]);
+    v.ok(["cp", "-a", "v.img:/again", "out"]);
+    v.ok(["cp", "-a", "out", "v.img:/back"]);
+    let below = format!("v.img:/back/{}", &deep[name.len() + 1..]);
+    let [f, g, s, d] = ["f", "g", "s", "d"].map(|name| format!("{below}{name}"));
+    assert_eq!(v.ok(["cat", &s, &g]), "texttext");
+    assert_eq!(v.ok(["stat", "-c", "%h", &f]), "2\n");
+    v.ok(["truncate", "-s", "3", &format!("{below}t")]);
+    v.ok(["fallocate", "-l", "5", &format!("{below}t")]);
+    assert_eq!(v.ok(["stat", "-c", "%s", &format!("{below}t")]), "5\n");
+    v.ok(["mkdir", &d]);
+    v.ok(["mv", &f, &g, &d]);
+    v.ok(["mv", &d, "v.img:/d"]);
+    assert_eq!(v.ok(["ls", "v.img:/d"]), "f\ng\n");
+    v.ok(["rm", "-r", &top, "v.img:/again", "v.img:/back"]);
+    assert_eq!(v.ok(["ls", "v.img:/"]), "d\nlost+found\n");
+    assert_eq!(v.ok(["cat", "v.img:/d/f"]), "text");
     v.fsck();
 }
 

@@ -285,6 +285,39 @@ fn nothing_old_stays_where_a_file_cannot_be_compared() {
     assert_eq!(sh(&image, "tar -tf l.tar"), "./\n.wh.f\n");
 }
 
+/// An image has no zeros in place of what cannot be read. An archive has, and the message says so.
+#[test]
+fn what_cannot_be_read_ends_an_image() {
+    let image = Image::new();
+    sh(&image, "mkdir t; yes | head -c 20000 > t/f; echo g > t/g");
+    image.ok(["build", "t", "bad.img", "-q", "--size", "16M", "--fs-verity"]);
+    sh(
+        &image,
+        "at=$(($(debugfs -R 'bmap /f 2' bad.img) * 4096 + 7)); \
+         printf X | dd of=bad.img bs=1 seek=$at conv=notrunc status=none",
+    );
+    let before = sh(&image, "ls -A");
+    let failed = |args: &[&str]| {
+        let out = image.lanefs([&["export"], args].concat()).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.code() == Some(1) && said.contains("cannot export 'bad.img:/f': "), "{said}");
+        said
+    };
+    for args in [
+        &["--oci", "bad.img", "layout"][..],
+        &["--oci", "bad.img", "a.tar"],
+        &["--oci", "--since", "v.img", "bad.img", "layout"],
+        &["--oci-layer", "bad.img", "l.tar.gz"],
+        &["--oci-layer", "--since", "v.img", "bad.img", "l.tar"],
+    ] {
+        assert!(!failed(args).contains("zeros"), "{args:?}");
+        assert_eq!(sh(&image, "ls -A"), before, "{args:?}");
+    }
+    let said = failed(&["bad.img", "plain.tar"]);
+    assert!(said.contains("the archive has zeros in place of what cannot be read: "), "{said}");
+    assert_eq!(sh(&image, "tar -xOf plain.tar f | wc -c; tar -xOf plain.tar g"), "20000\ng\n");
+}
+
 /// Names that would be whiteouts are left out, and each is told of once.
 #[test]
 fn whiteouts_that_are_files_have_no_form() {

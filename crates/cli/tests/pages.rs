@@ -68,50 +68,11 @@ fn sections_and_references_of_all_pages() {
     let made = Command::new(env!("CARGO_BIN_EXE_lanefs")).arg("pages").arg(dir.path()).status().unwrap();
     assert!(made.success());
     // fuse.lanefs is a link that is made when the pages are installed.
-    let others = [
-        "acl",
-        "cat",
-        "chmod",
-        "chown",
-        "cp",
-        "df",
-        "diff",
-        "du",
-        "dumpe2fs",
-        "e2fsck",
-        "e2label",
-        "ext4",
-        "fallocate",
-        "filefrag",
-        "find",
-        "fio",
-        "fstab",
-        "fstrim",
-        "fsverity",
-        "getfattr",
-        "ln",
-        "ls",
-        "mkdir",
-        "mke2fs",
-        "mount",
-        "mv",
-        "readlink",
-        "resize2fs",
-        "rm",
-        "setfattr",
-        "skopeo",
-        "stat",
-        "tar",
-        "touch",
-        "tree",
-        "tune2fs",
-        "umoci",
-        "umount",
-        "unshare",
-        "user_namespaces",
-        "veritysetup",
-        "xattr",
-    ];
+    let others = "
+        acl cat chmod chown cp df diff du dumpe2fs e2fsck e2label ext4 fallocate filefrag find fio
+        fstab fstrim fsverity getfattr ln ls mkdir mke2fs mknod mount mv readlink resize2fs rm
+        setfattr skopeo stat tar touch tree truncate tune2fs umoci umount unshare user_namespaces
+        veritysetup xattr";
     let mut count = 0;
     for section in ["1", "5", "8"] {
         for page in std::fs::read_dir(dir.path().join(format!("man{section}"))).unwrap().map(Result::unwrap) {
@@ -129,7 +90,7 @@ fn sections_and_references_of_all_pages() {
                 let reference = reference.replace("\\fB", "").replace("\\fR", "").replace("\\-", "-");
                 let (page, number) = reference.trim_end_matches(')').split_once('(').unwrap();
                 let own = dir.path().join(format!("man{number}/{page}.{number}")).exists();
-                assert!(own || others.contains(&page), "{name:?}: {reference}");
+                assert!(own || others.split_whitespace().any(|other| other == page), "{name:?}: {reference}");
             }
             count += 1;
         }

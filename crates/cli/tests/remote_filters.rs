@@ -1,5 +1,5 @@
 //! Volumes on nbdkit behind filters that change what a server does: copies on write, failures,
-//! partitions, several connections.
+//! partitions, several connections, a limit of them.
 
 use crate::remote::{bench, fetched};
 use crate::support::{Image, succeed, tool};
@@ -121,6 +121,17 @@ fn written_on(log: &Path) -> usize {
     }
     assert!(!unflushed.values().any(|is| *is), "{log}");
     unflushed.len()
+}
+
+/// The filter closes the connection of a client more.
+#[test]
+fn a_server_that_admits_fewer_connections_is_told_of() {
+    let (image, socket) = bench();
+    let file = image.path.to_str().unwrap();
+    let server = Served::nbdkit(&socket, &["--filter=limit", "file", file, "limit=2"]);
+    let url = server.url("", "&connections=4");
+    let why = "connection 3 of connections=4: the NBD server has closed the connection";
+    image.fails(["ls", &format!("{url}:/")], 2, &format!("lanefs: cannot open '{url}': {why}"));
 }
 
 /// The filter flushes all connections where lanefs flushes one, or tells that it does not.

@@ -1,11 +1,13 @@
 //! A mount of a volume on an NBD server: its server is confined, and a lost connection is made
 //! again by the broker.
 
-use crate::support::mount::Mount;
+use crate::support::mount::{Mount, Namespace};
 use crate::support::{Image, succeed, tool};
+use lanefs_sim::{Image as Medium, NbdServer, NbdSettings};
 use lanefs_tests::{Served, copy_file, e2fsck_clean};
 use std::fs::{self, File};
 use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 fn serve(socket: &Path, image: &Path) -> Served {
@@ -103,19 +105,37 @@ fn a_mount_whose_server_fails_writes_is_told_and_ends() {
     has_what_was_synced(&m.image);
 }
 
-/// What was synced over several connections is in the server's file when the server is killed.
-/// e2fsck judges a copy of that moment after recovery. The mount goes on with the next server.
-#[test]
-fn what_was_synced_over_several_connections_is_in_the_file() {
-    let m = Mount::blank();
-    let (image, socket) = (&m.image, m.image.beside("s"));
-    let args = ["--filter=multi-conn", "file", image.path.to_str().unwrap(), "multi-conn-mode=emulate"];
-    let server = Served::nbdkit(&socket, &args);
-    image.ok(["mount", &server.url("", "&connections=3"), "m"]);
+/// Makes a file of 8 MB durable on a mount. Returns it, open, and its content.
+fn synced(m: &Mount) -> (File, Vec<u8>) {
     let content: Vec<u8> = (0..8_000_000u32).map(|i| (i / 7) as u8).collect();
     let mut file = File::create(m.path("f")).unwrap();
     file.write_all(&content).unwrap();
     file.sync_all().unwrap();
+    (file, content)
+}
+
+/// Recovers what a server held when it was killed, lets e2fsck judge it, and compares the file.
+fn holds_what_was_synced(image: &Image, copy: &Path, content: &[u8]) {
+    let name = copy.file_name().unwrap().to_str().unwrap();
+    let recovered = image.lanefs(["recover", name]).output().unwrap();
+    assert!(recovered.status.success(), "{recovered:?}");
+    e2fsck_clean(copy);
+    image.ok(["cp", &format!("{name}:/f"), "back"]);
+    assert!(fs::read(image.beside("back")).unwrap() == content);
+}
+
+/// What was synced over several connections is in the server's file when the server is killed: it
+/// writes nothing there before a flush. e2fsck judges a copy of that moment after recovery. The
+/// mount goes on with the next server.
+#[test]
+fn what_was_synced_over_several_connections_is_in_the_file() {
+    let m = Mount::blank();
+    let (image, socket) = (&m.image, m.image.beside("s"));
+    let filters = ["--filter=multi-conn", "--filter=cache", "file", image.path.to_str().unwrap()];
+    let args = [&filters[..], &["multi-conn-mode=emulate", "cache=writeback"]].concat();
+    let server = Served::nbdkit(&socket, &args);
+    image.ok(["mount", &server.url("", "&connections=3"), "m"]);
+    let (file, content) = synced(&m);
     drop(server);
     let copy = image.beside("copy.img");
     copy_file(&image.path, &copy);
@@ -125,11 +145,45 @@ fn what_was_synced_over_several_connections_is_in_the_file() {
     m.umount();
     drop(server);
     assert_eq!(image.ok(["cat", "v.img:/g"]), "later");
-    let recovered = image.lanefs(["recover", "copy.img"]).output().unwrap();
-    assert!(recovered.status.success(), "{recovered:?}");
-    e2fsck_clean(&copy);
-    image.ok(["cp", "copy.img:/f", "back"]);
-    assert!(fs::read(image.beside("back")).unwrap() == content);
+    holds_what_was_synced(image, &copy, &content);
+}
+
+/// A server has a cache for each connection, and a flush covers that of its own: more connections
+/// than one would lose what was synced.
+#[test]
+fn what_was_synced_is_durable_where_a_flush_covers_one_connection() {
+    let m = Mount::blank();
+    let image = &m.image;
+    let medium = Medium::from_bytes(fs::read(&image.path).unwrap());
+    let server = NbdServer::start(&image.beside(""), medium, NbdSettings::default()).unwrap();
+    image.ok(["mount", &server.url("&connections=3"), "m"]);
+    let (file, content) = synced(&m);
+    // What a kill would leave at least.
+    let durable = server.durable();
+    drop(file);
+    m.unmount("m");
+    let copy = image.beside("copy.img");
+    fs::write(&copy, durable.to_bytes()).unwrap();
+    holds_what_was_synced(image, &copy, &content);
+    assert_eq!(server.connections(), 1);
+}
+
+/// A test that fails leaves no server of a mount, which would wait for its NBD server for a minute.
+#[test]
+fn a_panic_leaves_no_process() {
+    let mut there = 0;
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        let m = Mount::blank();
+        let server = serve(&m.image.beside("s"), &m.image.path);
+        m.image.ok(["mount", &server.url("", ""), "m"]);
+        fs::write(m.path("f"), b"not synced").unwrap();
+        there = Namespace::of("thread-self").unwrap().processes().len();
+        drop(server);
+        panic!("on purpose");
+    }));
+    assert!(panicked.is_err() && there > 0, "{there} processes");
+    let left = Namespace::of("thread-self").unwrap().processes();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 /// qemu-nbd without `--shared` serves one client. Another host, which is a network namespace here,
@@ -153,7 +207,8 @@ fn qemu_nbd_serves_one_host_at_a_time() {
     for (command, doing, code) in [("ls", "open", 2), ("mkdir", "open for writing", 1)] {
         let out = elsewhere(&[command, &format!("{brief}:/d")]).output().unwrap();
         let said = String::from_utf8_lossy(&out.stderr).into_owned();
-        let why = "the NBD server has not answered a negotiation for 1 s";
+        let why = "the NBD server has not greeted for 1 s: it may serve all the clients that it admits \
+                   (qemu-nbd: --shared=N)";
         assert_eq!(said, format!("lanefs: cannot {doing} '{brief}': {why}\n"));
         assert_eq!(out.status.code(), Some(code), "{said}");
     }

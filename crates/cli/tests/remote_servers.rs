@@ -105,11 +105,12 @@ fn qemu_nbd_serves_raw_and_qcow2() {
 
 #[test]
 #[ignore = "make judge-remote"]
-fn qemu_storage_daemon_serves_vmdk_and_qcow2() {
+fn qemu_storage_daemon_serves_images_of_other_formats() {
     let image = Image::new();
-    let (socket, file) = (image.beside("s"), image.beside("disk"));
-    let path = file.to_str().unwrap();
-    for format in ["vmdk", "qcow2"] {
+    let socket = image.beside("s");
+    for format in ["vmdk", "vhdx", "vdi", "vpc", "qcow2"] {
+        let file = image.beside(&format!("disk.{format}"));
+        let path = file.to_str().unwrap();
         succeed(tool("qemu-img").args(["create", "-q", "-f", format, path, "64M"]));
         let node =
             format!("driver={format},node-name=disk,discard=unmap,file.driver=file,file.filename={path}");

@@ -1,5 +1,5 @@
-//! find, touch, du, readlink, label and tune, against findutils, coreutils and e2fsprogs on the
-//! kernel's mount of the same image.
+//! find, touch, truncate, mknod, du, readlink, label and tune, against findutils, coreutils and
+//! e2fsprogs on the kernel's mount of the same image.
 
 use crate::support::{Image, field, succeed, tool};
 use lanefs_tests::LoopMount;
@@ -233,6 +233,88 @@ fn touch_does_what_touch_does() {
     let mut now = ours.lanefs(["touch", "v.img:/etc/a.conf"]);
     succeed(now.env("SOURCE_DATE_EPOCH", "1000000000"));
     assert_eq!(ours.ok(["stat", "-c", "%X %Y", "v.img:/etc/a.conf"]), "1000000000 1000000000\n");
+}
+
+#[test]
+fn truncate_does_what_truncate_does() {
+    let (ours, kernels) = (sample(), sample());
+    let cases: &[&[&str]] = &[
+        &["-s", "5000", "etc/big"],
+        &["-s", "1M", "etc/a.conf"],
+        &["-s", "+3K", "etc/sparse"],
+        &["-s", "-1M", "etc/sparse"],
+        &["-s", "-1G", "etc/conf.d/b.conf"],
+        &["--size=70kB", "etc/new", "etc/conf.d/new"],
+        &["-s", "+10", "etc/dangling"],
+        &["-c", "-s", "10", "etc/absent"],
+        &["-c", "-s", "10", "etc/link"],
+        &["-s", "10", "etc/none/file"],
+        &["-s", "10", "etc/loop"],
+        &["-s", "10", "etc/conf.d"],
+        &["-s", "10", "etc/pipe"],
+        &["-s", "x", "etc/big"],
+        &["etc/big"],
+    ];
+    for case in cases {
+        let at = |word: &&str| {
+            if word.starts_with("etc/") { ours.at(&format!("/{word}")) } else { (*word).to_owned() }
+        };
+        let words = ["truncate".to_owned()].into_iter().chain(case.iter().map(at));
+        let done = ours.lanefs(words).output().unwrap().status.success();
+        let truncate = |dir: &Path| tool("truncate").args(*case).current_dir(dir).output().unwrap();
+        assert_eq!(done, on_kernel(&kernels, truncate).status.success(), "{case:?}");
+    }
+    let files = |image: &Image| {
+        on_kernel(image, |dir| {
+            let all = text(tool("find").args(["etc", "-printf", "%P %y %m %s %b\\n"]).current_dir(dir));
+            let mut lines: Vec<String> = all.lines().map(str::to_owned).collect();
+            lines.sort_unstable();
+            lines
+        })
+    };
+    assert_eq!(files(&ours), files(&kernels));
+    ours.fsck();
+}
+
+#[test]
+fn mknod_makes_what_mknod_makes() {
+    let (ours, kernels) = (Image::new(), Image::new());
+    let cases: &[&[&str]] = &[
+        &["/block", "b", "8", "1"],
+        &["-m", "600", "/char", "c", "0x103", "070000"],
+        &["-m", "a=r,u+w", "/pipe", "p"],
+        &["/plain", "p"],
+        &["/plain", "p"],
+        &["/none/pipe", "p"],
+        &["/numbers", "p", "1", "2"],
+        &["/none", "c"],
+        &["/one", "c", "1"],
+        &["/type", "x"],
+        &["-m", "4755", "/set", "p"],
+        &["/large", "c", "4096", "0"],
+    ];
+    for case in cases {
+        let at = |word: &&str| if word.starts_with('/') { ours.at(word) } else { (*word).to_owned() };
+        let words = ["mknod".to_owned()].into_iter().chain(case.iter().map(at));
+        let done = ours.lanefs(words).output().unwrap().status.success();
+        let mknod = |dir: &Path| {
+            let words = case.iter().map(|word| word.trim_start_matches('/'));
+            tool("mknod").args(words).current_dir(dir).output().unwrap()
+        };
+        assert_eq!(done, on_kernel(&kernels, mknod).status.success(), "{case:?}");
+    }
+    let files = |image: &Image| {
+        on_kernel(image, |dir| {
+            let script = "stat -c '%n %F %a %u %g %t %T' block char pipe plain; ls";
+            text(tool("bash").args(["-euc", script]).current_dir(dir))
+        })
+    };
+    assert_eq!(files(&ours), files(&kernels));
+    // mknod(1) makes no sockets.
+    ours.ok(["mknod", "v.img:/socket", "s"]);
+    let kind = on_kernel(&ours, |dir| text(tool("stat").args(["-c", "%F", "socket"]).current_dir(dir)));
+    assert_eq!(kind, "socket\n");
+    ours.fsck();
 }
 
 /// What tune2fs -l prints of each superblock, without what each opening changes.

@@ -67,6 +67,20 @@ fn a_tree_in_a_file_and_of_a_partition() {
     v.fails(["verity", "format", "d.raw?offset=1M&size=64M"], 1, full);
 }
 
+/// A tree that cannot be written leaves the file as long as it is.
+#[test]
+fn a_volume_that_is_read_gets_no_room() {
+    let v = Image::new();
+    // flock(1) holds what a reader would hold.
+    let line = format!("{} verity format v.img", env!("CARGO_BIN_EXE_lanefs"));
+    let mut locked = tool("flock");
+    let out = locked.args(["-s", "v.img", "-c", &line]).current_dir(v.beside("")).output().expect("flock");
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.starts_with("lanefs: cannot open for writing 'v.img': is in use"), "{said}");
+    assert_eq!(v.path.metadata().expect("the image").len(), 64 << 20);
+    v.ok(["verity", "format", "v.img"]);
+}
+
 /// The superblock of the tree, which the root hash does not cover, may not leave data out.
 #[test]
 fn a_tree_is_for_all_of_the_data() {

@@ -18,7 +18,6 @@ use lanefs_format::features::FeatureEdit;
 use lanefs_mkfs::Options;
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -145,6 +144,11 @@ impl Args {
             _ => return Err(Failure::new("nothing says where to: write lanefs build SRC FILE")),
         };
         volumes::refuse_forgotten_slash(&file)?;
+        if volumes::names_part(&file) {
+            let cause = "it is a part of a file; lanefs import fills a volume that is there";
+            let cause = failure::Cause::text(cause);
+            return Err(Failure::cannot("build", file.as_encoded_bytes(), cause));
+        }
         let source = self.from.source(&sources)?.map_err(|e| failure(&file, &e))?;
         let (quiet, json) = (self.quiet, self.json);
         let options = self.options()?;
@@ -244,13 +248,19 @@ impl<'a> BuildReporter<'a> {
     }
 }
 
+/// What to do where a volume has no free block.
+const NO_SPACE: &str = "--size fit+10% leaves more";
+
 /// Converts an error to the command's failure, with what to do about it.
 fn advised(file: &OsStr, error: &Error) -> Failure {
     let advice = match error.cause() {
         Cause::TooSmall { needed } => format!("--size fit or --size {}M will do", needed.div_ceil(1 << 20)),
         Cause::ReadOnce => "--size 4G says it".into(),
         Cause::TargetExists => "--force replaces it".into(),
-        Cause::Volume(lanefs::Error::NoSpace) => "--size fit+10% leaves more".into(),
+        Cause::Volume(lanefs::Error::NoSpace) => NO_SPACE.into(),
+        Cause::Xattr { cause, .. } if matches!(**cause, Cause::Volume(lanefs::Error::NoSpace)) => {
+            NO_SPACE.into()
+        }
         _ => return failure(file, error),
     };
     let cause = failure::Cause::text(format!("{}; {advice}", error.reason()));

@@ -9,7 +9,7 @@ use crate::side::shown;
 use crate::volumes::Volumes;
 use lanefs::AtSymlink;
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io;
 
 /// Write files to standard output
 #[derive(Debug, clap::Args)]

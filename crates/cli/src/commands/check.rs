@@ -13,7 +13,6 @@ use lanefs_check::{CheckError, Finding, Options, Report};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use still::Still;

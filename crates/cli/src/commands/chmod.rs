@@ -4,13 +4,12 @@ use super::cp::umask;
 use crate::failure::{OrCannot, Res};
 use crate::mode::{self, ModeChange};
 use crate::output::Out;
-use crate::quote::quoted;
+use crate::quote::quoted_content;
 use crate::side::{Meta, Side, shown};
 use crate::volumes::{Spot, Volumes};
 use crate::walk::{Walk, When};
 use lanefs::AtSymlink;
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::Path;
 
 /// Change permission bits
@@ -60,7 +59,7 @@ impl Args {
             set.or_cannot("change permissions of", shown(side, path))?;
         }
         if self.verbose {
-            let name = quoted(shown(side, path));
+            let name = quoted_content(shown(side, path));
             let text = mode::shown(meta.kind() | new);
             let verb = if new == old { "retained as" } else { "changed to" };
             writeln!(out, "mode of {name} {verb} {new:04o} ({})", &text[1..])?;

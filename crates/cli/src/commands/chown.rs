@@ -3,13 +3,12 @@
 use crate::failure::{OrCannot, Res};
 use crate::output::Out;
 use crate::owner::Owner;
-use crate::quote::quoted;
+use crate::quote::quoted_content;
 use crate::side::{Meta, Side, shown};
 use crate::volumes::{Spot, Volumes};
 use crate::walk::{Walk, When};
 use lanefs::AtSymlink;
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::Path;
 
 /// Change owner and group
@@ -63,7 +62,7 @@ impl Args {
             .and_then(|node| node.set_owner(self.owner.uid, self.owner.gid))
             .or_cannot("change ownership of", shown(side, path))?;
         if self.verbose {
-            let name = quoted(shown(side, path));
+            let name = quoted_content(shown(side, path));
             if (uid, gid) == (meta.uid, meta.gid) {
                 writeln!(out, "ownership of {name} retained as {uid}:{gid}")?;
             } else {

@@ -6,7 +6,6 @@ use crate::output::Out;
 use crate::{quote, size, volumes};
 use lanefs_device::{BlockDevice, CowDevice, FileOptions, Medium, VolumeUrl};
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 

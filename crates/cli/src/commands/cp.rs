@@ -1,11 +1,12 @@
 //! `lanefs cp`: files and trees between volumes, the host and the standard streams.
 
 use crate::copy::{Copier, Options, pour};
-use crate::failure::{Failure, Noted, OrCannot, Res};
+use crate::failure::{Cause, Failure, Noted, OrCannot, Res};
 use crate::location::Location;
 use crate::output::Out;
 use crate::progress::Progress;
 use crate::quote::quoted;
+use crate::side::follow_if;
 use crate::stats::StatsArg;
 use crate::volumes::{Spot, Volumes, refuse_forgotten_slash};
 use lanefs::AtSymlink;
@@ -30,10 +31,10 @@ pub(crate) struct Args {
     /// Copy directories and their contents
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
-    /// Keep mode, owner and times
+    /// Keep mode, ACLs, owner and times
     #[arg(short)]
     preserve: bool,
-    /// As -rp, and keep attributes, ACLs and hard links
+    /// As -rp, and keep attributes and hard links
     #[arg(short, long)]
     archive: bool,
     /// Follow symbolic links that are named as SRC
@@ -65,8 +66,8 @@ impl Args {
         if destination == Location::Stdio {
             return self.to_stdout(volumes, out);
         }
-        let target =
-            Target::find(volumes.spot(destination, true)?, &self.destination, self.no_target_directory)?;
+        let target = volumes.spot(destination, true)?;
+        let target = Target::find_for_trees(target, &self.destination, self.no_target_directory);
         target.check(self.sources.len())?;
         let recursive = self.recursive || self.archive;
         let options = Options {
@@ -76,6 +77,7 @@ impl Args {
             archive: self.archive,
             no_clobber: self.no_clobber,
             replace: false,
+            several: self.sources.len() > 1,
             verbose: self.verbose,
             umask: if self.preserve || self.archive { 0 } else { umask() },
         };
@@ -85,9 +87,8 @@ impl Args {
             let copied = match Location::parse(source) {
                 Location::Stdio => from_stdin(&target, &mut copier),
                 location => volumes.spot(location, false).and_then(|src| {
-                    let dst = target.for_source(&src, source);
-                    let mut copy = || copier.copy(&src, &dst);
-                    if self.no_clobber { copy() } else { target.make(&src, &dst, copy) }
+                    target.check_source(&src, follow_if(options.follow))?;
+                    copier.copy(&src, &target.for_source(&src, source))
                 }),
             };
             noted.note(copied)?;
@@ -127,6 +128,9 @@ fn from_stdin(target: &Target, copier: &mut Copier<'_>) -> Res {
             format!("standard input has no name: write {}/NAME", crate::quote::escaped(&target.spot.shown()));
         return Err(Failure::new(text));
     }
+    if target.wants_dir {
+        return Err(target.not_a_directory());
+    }
     copier.stream(io::stdin().lock(), "-", &target.spot)
 }
 
@@ -165,6 +169,8 @@ pub(super) struct Target {
     pub(super) is_dir: bool,
     /// As the user wrote it.
     written: OsString,
+    /// It is no directory, and is written with a slash at its end, which only a directory has.
+    wants_dir: bool,
     /// What this command has put there.
     made: RefCell<HashSet<PathBuf>>,
 }
@@ -172,16 +178,30 @@ pub(super) struct Target {
 impl Target {
     /// Looks at the destination. `no_directory`: it is the new name whatever is there.
     pub(super) fn find(spot: Spot, written: &OsStr, no_directory: bool) -> Res<Self> {
+        let target = Self::find_for_trees(spot, written, no_directory);
+        if target.wants_dir { Err(target.not_a_directory()) } else { Ok(target) }
+    }
+
+    /// Looks at the destination as [`find`](Self::find) does, but leaves it to
+    /// [`check_source`](Self::check_source) to refuse a slash at its end: a tree may get its name.
+    pub(super) fn find_for_trees(spot: Spot, written: &OsStr, no_directory: bool) -> Self {
         let is_dir =
             !no_directory && spot.side.metadata(&spot.path, AtSymlink::Follow).is_ok_and(|m| m.is_dir());
-        if !is_dir && !no_directory && written.as_bytes().ends_with(b"/") {
-            return Err(Failure::cannot(
-                "create",
-                spot.shown(),
-                crate::failure::Cause::text("Not a directory"),
-            ));
+        let wants_dir = !is_dir && !no_directory && written.as_bytes().ends_with(b"/");
+        Self { spot, is_dir, written: written.into(), wants_dir, made: RefCell::default() }
+    }
+
+    /// Refuses a source that is no directory, if the target is the name of one. `at_end` says
+    /// whether the source may be a link to one.
+    pub(super) fn check_source(&self, src: &Spot, at_end: AtSymlink) -> Res {
+        if self.wants_dir && src.side.metadata(&src.path, at_end).is_ok_and(|meta| !meta.is_dir()) {
+            return Err(self.not_a_directory());
         }
-        Ok(Self { spot, is_dir, written: written.into(), made: RefCell::default() })
+        Ok(())
+    }
+
+    fn not_a_directory(&self) -> Failure {
+        Failure::cannot("create", self.spot.shown(), Cause::text("Not a directory"))
     }
 
     /// Checks that the target of several sources is a directory.

@@ -8,7 +8,6 @@ use crate::size;
 use crate::volumes::Volumes;
 use serde::Serialize;
 use std::ffi::OsString;
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 /// Show how full volumes are

@@ -6,14 +6,13 @@ use crate::location::Location;
 use crate::mode;
 use crate::output::Out;
 use crate::progress::Progress;
-use crate::quote::{JsonName, escaped, quoted};
+use crate::quote::{JsonName, escaped, quoted_content};
 use crate::time::Time;
 use crate::volumes::{Volumes, refuse_forgotten_slash};
 use lanefs::FileType;
 use lanefs_archive::{Aspect, Change, DiffOptions, Difference, Event, diff};
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -88,8 +87,6 @@ impl Args {
         match self.compare(out) {
             Ok(true) => Ok(()),
             Ok(false) => Err(Failure::Silent(DIFFERENT)),
-            // The reader of standard output went away.
-            Err(Failure::Silent(141)) => Err(Failure::Silent(141)),
             Err(failure) => Err(failure.code(TROUBLE)),
         }
     }
@@ -188,7 +185,7 @@ fn line(found: &Difference, out: &mut Out) -> Res {
         _ => return Ok(()),
     };
     let name = out.name(&shown(&found.path));
-    Ok(out.write_all(&[sign.as_bytes(), &name, rest.as_bytes(), b"\n"].concat())?)
+    out.write_all(&[sign.as_bytes(), &name, rest.as_bytes(), b"\n"].concat())
 }
 
 fn words(aspect: &Aspect) -> String {
@@ -199,7 +196,7 @@ fn words(aspect: &Aspect) -> String {
         Aspect::Group(old, new) => format!("group {old} -> {new}"),
         Aspect::Modified(old, new) => format!("modified {} -> {}", iso(*old), iso(*new)),
         Aspect::Xattr(name) => format!("attribute {}", escaped(name)),
-        Aspect::Target(old, new) => format!("target {} -> {}", quoted(old), quoted(new)),
+        Aspect::Target(old, new) => format!("target {} -> {}", quoted_content(old), quoted_content(new)),
         Aspect::Device(old, new) => format!("device {}:{} -> {}:{}", old.0, old.1, new.0, new.1),
         Aspect::Size(old, new) => format!("size {old} -> {new}"),
         Aspect::Content(from) => format!("content from byte {from} on"),

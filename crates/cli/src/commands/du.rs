@@ -12,7 +12,6 @@ use lanefs::AtSymlink;
 use serde::Serialize;
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::io::Write;
 
 /// Show the space that directories and all below them take
 ///
@@ -133,7 +132,7 @@ impl Args {
             () => bytes.div_ceil(1024).to_string(),
         };
         let name = out.name(&name);
-        Ok(out.write_all(&[size.as_bytes(), b"\t", &name, b"\n"].concat())?)
+        out.write_all(&[size.as_bytes(), b"\t", &name, b"\n"].concat())
     }
 }
 

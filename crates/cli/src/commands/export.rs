@@ -199,7 +199,7 @@ impl Args {
             _ if e.is_cancelled() => Failure::Silent(asked.load(Ordering::Relaxed) as u8),
             // As for any other output: a reader that went away ends the command without a word.
             Cause::Io(io) if self.destination == "-" && io.kind() == ErrorKind::BrokenPipe => {
-                Failure::Silent(141)
+                Failure::ReaderGone
             }
             _ => failure_of_two(names.map(OsString::as_os_str), &e),
         })

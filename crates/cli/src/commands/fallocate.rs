@@ -1,5 +1,6 @@
 //! `lanefs fallocate`: which blocks a file has, with the options of fallocate(1).
 
+use super::cp::umask;
 use crate::failure::{OrCannot, Res};
 use crate::location::Location;
 use crate::size;
@@ -45,11 +46,9 @@ impl Args {
         let side = volumes.volume(&volume, true)?;
         let mode = self.mode();
         let makes = matches!(mode, FallocMode::Allocate | FallocMode::KeepSize);
-        side.with(|v| {
-            let file = v.open_options().read(true).write(true).create(makes).open(&path)?;
-            file.fallocate(mode, self.offset, self.length)
-        })
-        .or_cannot("allocate", self.path.as_encoded_bytes())?;
+        let opened = side.open_to_write(&path, makes.then(|| 0o666 & !umask()));
+        let done = opened.and_then(|file| Ok(file.fallocate(mode, self.offset, self.length)?));
+        done.or_cannot("allocate", self.path.as_encoded_bytes())?;
         drop(side);
         volumes.close()
     }

@@ -16,7 +16,6 @@ use clap::builder::OsStringValueParser;
 use clap::builder::TypedValueParser;
 use lanefs::AtSymlink;
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 /// Find files by name, type, size, time, mode and owner
@@ -197,7 +196,7 @@ impl Args {
                 line = out.name(&line);
             }
             line.push(if self.print0 { 0 } else { b'\n' });
-            Ok(out.write_all(&line)?)
+            out.write_all(&line)
         })
     }
 

@@ -11,7 +11,6 @@ use crate::walk::{Walk, When};
 use lanefs::{AtSymlink, Extents, Fragmentation};
 use serde::Serialize;
 use std::ffi::OsString;
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 

@@ -6,7 +6,6 @@ use crate::output::Out;
 use crate::size;
 use crate::volumes::Volumes;
 use std::ffi::OsString;
-use std::io::Write;
 
 /// Discard free space, so that its device or file need not keep it
 #[derive(Debug, clap::Args)]

@@ -9,7 +9,6 @@ use crate::size;
 use crate::volumes::Volumes;
 use lanefs::{Verity, VerityHash, Volume};
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -73,7 +72,7 @@ impl Measure {
             };
             write!(out, "{algorithm}:{} ", hex(&digest))?;
             out.write_all(name.as_bytes())?;
-            Ok(writeln!(out)?)
+            writeln!(out)
         })
     }
 }

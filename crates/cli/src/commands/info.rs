@@ -20,7 +20,6 @@ use lanefs_format::{Compat, Incompat, State, Superblock};
 use owo_colors::Style;
 use serde::Serialize;
 use std::ffi::OsString;
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 

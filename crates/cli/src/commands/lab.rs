@@ -1,9 +1,10 @@
 //! `lanefs lab`: runs the experiments of `lanefs-lab`, prints tables as they go, and keeps the
 //! results.
 
-use crate::failure::{Failure, Res};
+use crate::failure::{Failure, OrCannot, Res};
 use crate::output::Out;
 use crate::quote::quoted;
+use crate::streams::tell;
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lanefs_lab::compare::{Change, Kind, compare};
@@ -14,7 +15,7 @@ use lanefs_lab::runner::Watch;
 use lanefs_lab::{Machine, Simulated, experiments, model, report, runner, stop, table};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -91,7 +92,7 @@ impl Args {
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             // The exit code that a shell gives for a process that a signal ended.
             let code = 128 + usize::try_from(signal).unwrap_or(0);
-            signal_hook::flag::register_usize(signal, stop::flag(), code)?;
+            signal_hook::flag::register_usize(signal, stop::flag(), code).or_cannot("catch", "signals")?;
         }
         let mut results = Results {
             format: FORMAT,
@@ -129,7 +130,7 @@ impl Args {
         if let Some(dir) = &self.report
             && let Some(why) = report::write_png(&results, dir).map_err(failed)?
         {
-            eprintln!("lanefs: lab: no PNG files: {why}");
+            tell(format!("lab: no PNG files: {why}"));
         }
         if self.json {
             write!(out, "{}", results.to_json().map_err(failed)?)?;
@@ -257,7 +258,7 @@ impl<'a> LabScreen<'a> {
         let out = &mut *self.out;
         self.written = self.bar.suspend(|| {
             out.write_all(text.as_bytes())?;
-            Ok(out.flush()?)
+            out.flush()
         });
     }
 }

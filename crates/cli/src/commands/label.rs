@@ -5,7 +5,6 @@ use crate::location::whole_volume;
 use crate::output::Out;
 use crate::volumes::{self, Volumes};
 use std::ffi::OsString;
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 /// Print the label of a volume, or set it
@@ -24,7 +23,7 @@ impl Args {
             // Read from the medium, so that a volume in use shows its label too.
             let superblock = volumes::read_superblock(&*volumes::unlocked_device(&name)?, &name)?;
             let label = out.name(superblock.label());
-            return Ok(out.write_all(&[label.as_slice(), b"\n"].concat())?);
+            return out.write_all(&[label.as_slice(), b"\n"].concat());
         };
         let mut volumes = Volumes::default();
         let side = volumes.volume(&name, true)?;

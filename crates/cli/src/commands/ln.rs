@@ -4,13 +4,12 @@ use super::cp::Target;
 use crate::failure::{Cause, Failure, Res};
 use crate::location::Location;
 use crate::output::Out;
-use crate::quote::quoted;
+use crate::quote::{quoted, quoted_content};
 use crate::side::Outcome;
 use crate::volumes::{Spot, Volumes};
 use lanefs::AtSymlink;
 use rustix::io::Errno;
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Make links
@@ -100,7 +99,7 @@ impl Args {
         if self.force && made.as_ref().is_err_and(|e| e.is(Errno::EXIST)) && new.path.file_name().is_some() {
             made = link_over(new, link);
         }
-        let (name, to) = (quoted(new.shown()), quoted(to));
+        let (name, to) = (quoted_content(new.shown()), quoted_content(to));
         made.map_err(|e| Failure::new(format!("cannot create {what} {name} to {to}: {e}")))?;
         if self.verbose {
             writeln!(out, "{name} -> {to}")?;

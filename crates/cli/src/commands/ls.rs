@@ -7,12 +7,11 @@ use crate::entry::Entry;
 use crate::failure::{Failure, Noted, OrCannot, Res};
 use crate::location::Location;
 use crate::output::{Out, file_style};
-use crate::quote::quoted;
+use crate::quote::quoted_content;
 use crate::side::Meta;
 use crate::volumes::{Spot, Volumes};
 use lanefs::AtSymlink;
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 /// List directories
@@ -146,7 +145,7 @@ impl Args {
             if !seen.insert(dir.meta.ino) {
                 let text = format!(
                     "directory {} (inode {}) was met before by another name: the volume is damaged; run e2fsck on it",
-                    quoted(dir.spot.shown()),
+                    quoted_content(dir.spot.shown()),
                     dir.meta.ino
                 );
                 noted.note(Err(Failure::new(text)))?;
@@ -237,7 +236,7 @@ impl Args {
         if out.terminal && !self.one {
             columns::show(&cells, out)
         } else {
-            cells.iter().try_for_each(|c| Ok(out.write_all(&[c.text.as_slice(), b"\n"].concat())?))
+            cells.iter().try_for_each(|c| out.write_all(&[c.text.as_slice(), b"\n"].concat()))
         }
     }
 

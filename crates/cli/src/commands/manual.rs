@@ -284,11 +284,27 @@ const COMMANDS: &[(&str, &[Example], &[&str])] = &[
         ],
         &["touch(1)"],
     ),
+    (
+        "truncate",
+        &[
+            ("lanefs truncate -s 1G disk.img:/data", "Makes a file 1 GiB long, which takes no block."),
+            ("lanefs truncate -s -4096 disk.img:/log", "Takes the last 4096 bytes away."),
+        ],
+        &["lanefs-fallocate(1)", "truncate(1)"],
+    ),
     ("ln", &[("lanefs ln -s ../lib disk.img:/usr/lib64", "Makes a symbolic link.")], &["ln(1)"]),
+    (
+        "mknod",
+        &[
+            ("lanefs mknod -m 666 disk.img:/dev/null c 1 3", "Makes a character device."),
+            ("lanefs mknod disk.img:/run/pipe p", "Makes a fifo."),
+        ],
+        &["mknod(1)"],
+    ),
     (
         "fallocate",
         &[("lanefs fallocate -l 1G disk.img:/swap", "Reserves 1 GiB for a file.")],
-        &["fallocate(1)"],
+        &["lanefs-truncate(1)", "fallocate(1)"],
     ),
     ("chmod", &[("lanefs chmod -R go-w disk.img:/etc", "Changes the modes of a tree.")], &["chmod(1)"]),
     ("chown", &[("lanefs chown 1000:1000 disk.img:/home/me", "Changes the owner.")], &["chown(1)"]),

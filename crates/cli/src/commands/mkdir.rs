@@ -4,12 +4,11 @@ use super::cp::umask;
 use crate::failure::{Failure, OrCannot, Res};
 use crate::mode::ModeChange;
 use crate::output::Out;
-use crate::quote::quoted;
+use crate::quote::quoted_content;
 use crate::volumes::{Spot, Volumes};
 use lanefs::AtSymlink;
 use rustix::io::Errno;
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::Path;
 
 /// Make directories
@@ -68,7 +67,7 @@ impl Args {
             set.or_cannot("set permissions of", spot.shown())?;
         }
         if self.verbose {
-            writeln!(out, "created directory {}", quoted(spot.shown()))?;
+            writeln!(out, "created directory {}", quoted_content(spot.shown()))?;
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use crate::location::whole_volume;
 use crate::output::Out;
 use crate::quote::{JsonName, quoted};
 use crate::size;
+use crate::streams::to_stderr;
 use crate::volumes::{
     content_of, file_of, names_file, names_part, refuse_forgotten_slash, source_date_epoch,
 };
@@ -17,7 +18,7 @@ use lanefs_format::{Features, Incompat};
 use lanefs_mkfs::{FsType, MkfsError, Options, Report};
 use serde::Serialize;
 use std::ffi::OsString;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use uuid::Uuid;
@@ -314,7 +315,7 @@ pub(super) fn describe(name: &OsString, report: &Report, out: &mut Out) -> Res {
         report.inodes_count,
         if report.journal_blocks == 0 { "none".into() } else { bytes(report.journal_blocks.into()) },
     )?;
-    Ok(writeln!(out, "UUID {}", Uuid::from_bytes(report.uuid))?)
+    writeln!(out, "UUID {}", Uuid::from_bytes(report.uuid))
 }
 
 /// Asks on a terminal whether the existing content may be overwritten. Refuses without a terminal.
@@ -325,7 +326,7 @@ fn overwrite_anyway(name: &OsString, there: Content) -> Res {
         let why = format!("it holds {what}; --force makes {place} in its place");
         return Err(Failure::cannot("make a volume in", name.as_bytes(), Cause::text(why)));
     }
-    eprint!("{shown} holds {what}. Make a volume in its place? (y,N) ");
+    to_stderr(&format!("{shown} holds {what}. Make a volume in its place? (y,N) "));
     let mut answer = String::new();
     io::stdin().read_line(&mut answer).or_cannot("read", "-")?;
     if answer.trim_start().starts_with(['y', 'Y']) {

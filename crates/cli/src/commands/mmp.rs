@@ -12,7 +12,6 @@ use lanefs::mmp::MmpInfo;
 use owo_colors::Style;
 use serde::Serialize;
 use std::ffi::OsString;
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 /// Multiple mount protection: keeps two hosts from writing one volume

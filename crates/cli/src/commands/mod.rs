@@ -30,6 +30,7 @@ mod ls;
 mod manual;
 mod mkdir;
 mod mkfs;
+mod mknod;
 mod mmp;
 mod mount;
 mod mv;
@@ -45,6 +46,7 @@ mod top;
 mod touch;
 mod transfer;
 mod tree;
+mod truncate;
 mod tune;
 mod umount;
 mod verity;
@@ -95,7 +97,9 @@ pub(crate) enum Command {
     Rm(rm::Args),
     Mkdir(mkdir::Args),
     Touch(touch::Args),
+    Truncate(truncate::Args),
     Ln(ln::Args),
+    Mknod(mknod::Args),
     Fallocate(fallocate::Args),
     Chmod(chmod::Args),
     Chown(chown::Args),
@@ -123,6 +127,7 @@ impl Command {
             Self::Diff(args) => args.run(&mut out)?,
             Self::Readlink(args) => args.run(&mut out)?,
             Self::Touch(args) => args.run()?,
+            Self::Truncate(args) => args.run()?,
             Self::Frag(args) => args.run(&mut out)?,
             Self::Recover(args) => args.run(&mut out)?,
             Self::Resize(args) => args.run(&mut out)?,
@@ -143,6 +148,7 @@ impl Command {
             Self::Rm(args) => args.run(&mut out)?,
             Self::Mkdir(args) => args.run(&mut out)?,
             Self::Ln(args) => args.run(&mut out)?,
+            Self::Mknod(args) => args.run()?,
             Self::Fallocate(args) => args.run()?,
             Self::Chmod(args) => args.run(&mut out)?,
             Self::Chown(args) => args.run(&mut out)?,

@@ -10,6 +10,7 @@
 use crate::failure::{Cause, Failure, Res};
 use crate::location::{VolumeName, whole_volume};
 use crate::quote::quoted;
+use crate::streams::tell;
 use crate::volumes::{open_device, source};
 use crate::watch::place::{self, Folder};
 use crate::watch::{EndWaiters, Signals, SocketPlace, Subject, WatchServer, ask};
@@ -101,7 +102,7 @@ impl Args {
         let text = format!("a remount changes flags only, and not {words}: unmount it, and mount it again");
         match (words.is_empty(), self.by_mount8) {
             (true, _) => {}
-            (false, true) => eprintln!("lanefs: {text}"),
+            (false, true) => tell(text),
             (false, false) => return Err(Failure::new(text).code(USAGE)),
         }
         Ok(())
@@ -146,7 +147,7 @@ impl Args {
         let unmounter = session.unmounter();
         let end = move || {
             if let Err(e) = unmounter.unmount() {
-                eprintln!("lanefs: {e}");
+                tell(e);
             }
         };
         let subject = Subject {
@@ -224,7 +225,7 @@ impl Args {
         let why = "librbd makes connections at any time, so the server of this mount cannot be confined";
         match options.sandbox {
             SandboxMode::Off => {}
-            SandboxMode::Auto => eprintln!("lanefs: {why}"),
+            SandboxMode::Auto => tell(why),
             SandboxMode::Require => {
                 let why = format!("mount option 'sandbox=require': {why}; qemu-nbd serves the image to one");
                 return Err(not_mounted(&self.volume, &self.dir, why));
@@ -261,7 +262,7 @@ impl Args {
                 Err(not_mounted(&self.volume, &self.dir, why))
             }
             Some(text) => {
-                eprintln!("lanefs: {text}; the server of this mount is confined by the rest");
+                tell(format!("{text}; the server of this mount is confined by the rest"));
                 Ok(broker)
             }
             None => Ok(broker),
@@ -293,7 +294,7 @@ impl Args {
             Err(_) if self.until.is_some() => (None, None),
             Err(why) => {
                 let volume = quoted(self.volume.as_bytes());
-                eprintln!("lanefs: lanefs top will not find {volume}: {}", Cause::text(why));
+                tell(format!("lanefs top will not find {volume}: {}", Cause::text(why)));
                 (None, None)
             }
         }
@@ -461,7 +462,7 @@ impl MountHelper {
             return taken.map_err(|e| Failure::new(e.to_string()).code(USAGE));
         }
         let said = format!(
-            "lanefs: {} is mounted at {}",
+            "{} is mounted at {}",
             quoted(self.source.as_bytes()),
             quoted(self.dir.as_os_str().as_bytes())
         );
@@ -479,7 +480,7 @@ impl MountHelper {
         }
         .run()?;
         if self.verbose {
-            eprintln!("{said}");
+            tell(said);
         }
         Ok(())
     }

@@ -7,12 +7,11 @@ use crate::failure::{Cause, Failure, OrCannot, Res};
 use crate::location::Location;
 use crate::output::Out;
 use crate::progress::Progress;
-use crate::quote::quoted;
+use crate::quote::quoted_content;
 use crate::volumes::{Spot, Volumes};
 use lanefs::AtSymlink;
 use rustix::io::Errno;
 use std::ffi::OsString;
-use std::io::Write;
 
 /// Rename or move files and directories
 #[derive(Debug, clap::Args)]
@@ -49,18 +48,29 @@ impl Args {
         }
         refuse_host_to_host("mv", &self.sources, &self.destination)?;
         let target = volumes.spot(destination, true)?;
-        let target = Target::find(target, &self.destination, self.no_target_directory || self.exchange)?;
+        let no_directory = self.no_target_directory || self.exchange;
+        let target = Target::find_for_trees(target, &self.destination, no_directory);
         target.check(self.sources.len())?;
+        let options = Options {
+            recursive: true,
+            preserve: true,
+            archive: true,
+            replace: true,
+            several: self.sources.len() > 1,
+            ..Options::default()
+        };
+        let mut copier = Copier::new(options, Progress::new("moving", None), out);
         volumes.for_each(&self.sources, |volumes, source| {
             let src = volumes.spot(Location::parse(source), true)?;
+            target.check_source(&src, AtSymlink::NoFollow)?;
             let dst = target.for_source(&src, source);
-            let mut rename = || self.one(&src, &dst, out);
+            let mut rename = || self.one(&src, &dst, &mut copier);
             if self.no_clobber { rename() } else { target.make(&src, &dst, rename) }
         })
     }
 
-    fn one(&self, src: &Spot, dst: &Spot, out: &mut Out) -> Res {
-        let (src_shown, dst_shown) = (quoted(src.shown()), quoted(dst.shown()));
+    fn one(&self, src: &Spot, dst: &Spot, copier: &mut Copier<'_>) -> Res {
+        let (src_shown, dst_shown) = (quoted_content(src.shown()), quoted_content(dst.shown()));
         let same_place = src.side.place() == dst.side.place();
         let failed = |cause: Cause| Failure::new(format!("cannot move {src_shown} to {dst_shown}: {cause}"));
         if self.exchange {
@@ -89,7 +99,7 @@ impl Args {
                 false => Err(Errno::XDEV.into()),
             };
             match renamed {
-                Err(e) if e.is(Errno::XDEV) => copy_and_remove(src, dst, out)?,
+                Err(e) if e.is(Errno::XDEV) => copy_and_remove(src, dst, copier)?,
                 Err(e) if e.is(Errno::INVAL) && meta.is_dir() && dst.path.starts_with(&src.path) => {
                     let text = format!("cannot move {src_shown} to a subdirectory of itself, {dst_shown}");
                     return Err(Failure::new(text));
@@ -98,17 +108,18 @@ impl Args {
             }
         }
         if self.verbose {
-            writeln!(out, "renamed {src_shown} -> {dst_shown}")?;
+            writeln!(copier.out, "renamed {src_shown} -> {dst_shown}")?;
         }
         Ok(())
     }
 }
 
 /// Removes the source only if all of it has been copied.
-fn copy_and_remove(src: &Spot, dst: &Spot, out: &mut Out) -> Res {
-    let options =
-        Options { recursive: true, preserve: true, archive: true, replace: true, ..Options::default() };
-    Copier::new(options, Progress::new("moving", None), out).copy(src, dst)?;
+fn copy_and_remove(src: &Spot, dst: &Spot, copier: &mut Copier<'_>) -> Res {
+    let copied = copier.copy(src, dst);
+    // Ends the progress of this copy: the removal has its own.
+    copier.progress = Progress::new("moving", None);
+    copied?;
     dst.side.sync().or_cannot("write", dst.shown())?;
-    remove_tree(src, false, out)
+    remove_tree(src, false, copier.out)
 }

@@ -8,7 +8,6 @@ use crate::volumes::{Spot, Volumes};
 use lanefs::AtSymlink;
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -47,7 +46,7 @@ impl Args {
             let target = self.target(&spot)?;
             let target = target.as_bytes();
             let shown = if self.zero { target.to_vec() } else { out.name(target) };
-            Ok(out.write_all(&[shown.as_slice(), end].concat())?)
+            out.write_all(&[shown.as_slice(), end].concat())
         })
     }
 

@@ -13,15 +13,15 @@ use lanefs_format::Superblock;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 /// Give a volume another size; one that is mounted grows only
 ///
-/// A crash at any moment leaves the volume sound, with its old size or its new one, once lanefs or
-/// e2fsck has recovered it: do not let the kernel mount it before. The file of a volume becomes
-/// longer or shorter; a volume on a device or in a partition can be as large as that. Of a volume
-/// that is mounted, its server is asked: by root, or by the user who has mounted it.
+/// A crash at any moment leaves the volume sound, with its old size, its new one, or one between
+/// them where the change takes several transactions, once lanefs or e2fsck has recovered it: do not
+/// let the kernel mount it before. Without a journal e2fsck has to mend it. The file of a volume
+/// becomes longer or shorter; a volume on a device or in a partition can be as large as that. Of a
+/// volume that is mounted, its server is asked: by root, or by the user who has mounted it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The volume, or the directory that it is mounted at
@@ -99,21 +99,15 @@ impl Args {
 
     /// Shrinks the volume to `size` bytes, and the file that it is alone in.
     fn shrink(&self, name: &VolumeName, mut volume: Resize, size: u64) -> Res<Resize> {
-        let mut next = size;
-        loop {
-            volume.shrink(next).or_cannot("resize", name.as_bytes())?;
-            let before = volume.size();
-            if self.size != Some(NewSize::Fit(0)) {
-                break;
-            }
-            // Inode tables of groups that went away may have lain before the end.
-            next = volume.minimum().or_cannot("resize", name.as_bytes())?;
-            if next >= before {
-                break;
-            }
-        }
+        volume.shrink(size).or_cannot("resize", name.as_bytes())?;
+        let mut reached = volume.size();
+        let further = match self.size {
+            Some(NewSize::Fit(0)) => shrink_further(&mut volume, &mut reached),
+            _ => Ok(()),
+        };
         // While the volume is locked: no other process has made it larger again.
-        shorten(name, volume.size()).or_cannot("make shorter", name.as_bytes())?;
+        shorten(name, reached).or_cannot("make shorter", name.as_bytes())?;
+        further.or_cannot("resize", name.as_bytes())?;
         Ok(volume)
     }
 
@@ -157,7 +151,7 @@ impl Args {
         let bytes = |blocks: u64| size::human(blocks.saturating_mul(block_size.into()));
         let shown = quoted(name.as_bytes());
         if volume.blocks_count() == before {
-            return Ok(writeln!(out, "{shown}: {}, as before", bytes(before))?);
+            return writeln!(out, "{shown}: {}, as before", bytes(before));
         }
         writeln!(
             out,
@@ -168,6 +162,20 @@ impl Args {
             volume.inodes_count(),
         )?;
         Ok(())
+    }
+}
+
+/// Shrinks a volume as long as that leaves it a smaller minimum: inode tables of groups that went
+/// away may have lain before the end. `reached` becomes the bytes that the volume has after each
+/// shrink that was finished.
+fn shrink_further(volume: &mut Resize, reached: &mut u64) -> lanefs::Result<()> {
+    loop {
+        let least = volume.minimum()?;
+        if least >= *reached {
+            return Ok(());
+        }
+        volume.shrink(least)?;
+        *reached = volume.size();
     }
 }
 
@@ -226,6 +234,10 @@ fn set_len(name: &VolumeName, size: u64) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lanefs::{OpenOptions, mkfs};
+    use lanefs_device::{MemDevice, Op};
+    use lanefs_sim::FailingDevice;
+    use std::sync::Arc;
 
     #[test]
     fn reads_sizes() {
@@ -236,5 +248,33 @@ mod tests {
         for bad in ["", "+", "-1G", "8X", "++1G", "fit5%", "fit+5", "fit+%", "minimum"] {
             assert!(NewSize::parse(bad).is_err(), "{bad}");
         }
+    }
+
+    /// `min` shrinks more than once. What failed is behind the first time.
+    #[test]
+    fn a_file_is_as_long_as_what_was_reached() {
+        let (whole, first) = (64_u64 << 20, 48_u64 << 20);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("volume");
+        File::create(&path).unwrap().set_len(whole).unwrap();
+        let name = whole_volume(path.as_os_str());
+        let args = |size| Args { volume: path.clone().into(), size: Some(size), quiet: true, json: false };
+        let open = || {
+            let device = Arc::new(FailingDevice::new(MemDevice::new(whole as usize)));
+            mkfs::format(&*device, &mkfs::Options::default()).unwrap();
+            (Resize::open(device.clone(), OpenOptions::new()).unwrap(), device)
+        };
+        let (volume, device) = open();
+        let before = device.count(Op::Write);
+        assert!(args(NewSize::Bytes(first)).shrink(&name, volume, first).is_ok());
+        let writes = device.count(Op::Write) - before;
+        assert!(writes > 0);
+
+        File::options().write(true).open(&path).unwrap().set_len(whole).unwrap();
+        let (volume, device) = open();
+        device.fail_from(Op::Write, writes + 1, 28);
+        assert!(args(NewSize::Fit(0)).shrink(&name, volume, first).is_err());
+        assert!(device.failures() > 0);
+        assert_eq!(path.metadata().unwrap().len(), first);
     }
 }

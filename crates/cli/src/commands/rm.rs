@@ -3,14 +3,13 @@
 use crate::failure::{Cause, Failure, OrCannot, Res};
 use crate::output::Out;
 use crate::progress::Progress;
-use crate::quote::quoted;
+use crate::quote::{quoted, quoted_content};
 use crate::side::shown;
 use crate::volumes::{Spot, Volumes};
 use crate::walk::{Walk, When};
 use lanefs::AtSymlink;
 use rustix::io::Errno;
 use std::ffi::OsString;
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 /// Remove files and directories
@@ -79,7 +78,7 @@ impl Args {
 
 fn say(verbose: bool, what: &str, name: &[u8], out: &mut Out) -> Res {
     if verbose {
-        writeln!(out, "{what} {}", quoted(name))?;
+        writeln!(out, "{what} {}", quoted_content(name))?;
     }
     Ok(())
 }

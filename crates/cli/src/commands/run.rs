@@ -49,7 +49,8 @@ pub(crate) struct Args {
     /// Keep the program's writes in memory, and drop them at its end
     #[arg(long, conflicts_with = "rw")]
     overlay: bool,
-    /// The volume is the program's root directory, with /dev, /proc and /sys of this machine in it
+    /// The volume is the program's root directory, with /dev and /sys of this machine and a /proc
+    /// in it
     #[arg(long)]
     chroot: bool,
     /// Show a file or directory of this machine at INSIDE in the volume, where one is
@@ -92,6 +93,7 @@ impl Args {
 
     /// Runs the program. Returns its exit status.
     fn start(&self) -> Res<u8> {
+        self.check_options()?;
         let hosts = self.hosts()?;
         let alone = enter_namespaces()?;
         // For all processes that are started from here on by this one, Ctrl-C is not for this one.
@@ -99,6 +101,20 @@ impl Args {
         let server = self.mount(alone)?;
         let outcome = self.in_pids(server.id(), &hosts, &forwarder);
         self.end(&server, outcome)
+    }
+
+    /// Refuses a word of `-o` that contradicts how the volume is mounted.
+    fn check_options(&self) -> Res {
+        let has = |word: &str| self.options.iter().any(|words| words.split(',').any(|other| other == word));
+        let text = match (self.rw, self.overlay) {
+            (false, false) if has("rw") => {
+                "-o rw does not make the volume writable: --rw does, and --overlay drops the changes"
+            }
+            (true, _) if has("ro") => "-o ro contradicts --rw: leave one of them out",
+            (_, true) if has("ro") => "-o ro contradicts --overlay: leave one of them out",
+            _ => return Ok(()),
+        };
+        Err(Failure::new(text))
     }
 
     /// Returns where HOST of each `--bind` leads to, while the volume does not cover it.
@@ -120,22 +136,18 @@ impl Args {
     fn mount(&self, alone: bool) -> Res<Child> {
         let mut command = Command::new("/proc/self/exe");
         command.arg0("lanefs").args(["mount", "--daemon"]).arg(format!("--until={}", std::process::id()));
-        command.args([
-            "-o",
-            if self.rw {
-                "rw"
-            } else if self.overlay {
-                "overlay"
-            } else {
-                "ro"
-            },
-        ]);
         if alone {
             command.args(["-o", "uid=0,gid=0"]);
         }
         for words in &self.options {
             command.arg("-o").arg(words);
         }
+        let mode = match (self.rw, self.overlay) {
+            (true, _) => "rw",
+            (false, true) => "overlay,rw",
+            (false, false) => "ro",
+        };
+        command.args(["-o", mode]);
         mount::started(command.arg("--").arg(whole_volume(&self.volume)).arg(&self.at))
     }
 

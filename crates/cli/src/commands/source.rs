@@ -1,10 +1,11 @@
 //! The source of the tree of an import or a build.
 
 use super::transfer::Ownership;
-use crate::failure::{Failure, Res};
+use crate::failure::{Failure, OrCannot, Res};
 use crate::{size, volumes};
 use lanefs_archive::{Error, ImageChoice, ImportOptions, Platform, Source};
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -31,7 +32,16 @@ impl SourceArgs {
         if self.platform.is_some() && sources.len() > 1 {
             return Err(Failure::new("--platform chooses from one image, and these are several archives"));
         }
-        Ok(source(sources, self.platform.as_ref()))
+        let choice = self.platform.iter().cloned().fold(ImageChoice::new(), ImageChoice::platform);
+        Ok(match sources {
+            [one] if one == "-" => Source::reader("-", std::io::stdin(), &choice, self.max_size),
+            [one] if is_stream(Path::new(one)) => {
+                let stream = File::open(one).or_cannot("open", one.as_bytes())?;
+                Source::reader(one.as_bytes(), stream, &choice, self.max_size)
+            }
+            [one] => at_path(one, choice, self.platform.is_some()),
+            layers => Source::layers(layers),
+        })
     }
 
     /// Returns what arrives of the sources.
@@ -42,18 +52,17 @@ impl SourceArgs {
     }
 }
 
-/// Returns what the arguments mean: one source, or layers.
-fn source(sources: &[OsString], platform: Option<&Platform>) -> Result<Source, Error> {
-    let choice = platform.into_iter().cloned().fold(ImageChoice::new(), ImageChoice::platform);
-    match (sources, platform) {
-        ([one], _) if one == "-" => Source::reader("-", std::io::stdin(), &choice),
-        ([one], None) if Path::new(one).exists() => Source::open(one),
-        ([one], _) => match (Path::new(one).exists(), tagged(one)) {
-            (false, Some((image, tag))) => Source::image(image, &choice.tag(tag)),
-            (false, None) => Source::open(one),
-            (true, _) => Source::image(one, &choice),
-        },
-        (layers, _) => Source::layers(layers),
+/// Returns whether the path leads to what is read once, such as a named pipe.
+fn is_stream(path: &Path) -> bool {
+    path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir())
+}
+
+/// Opens a file or a folder, or an image of it by `IMAGE:TAG`. `wants_image`: it must be an image.
+fn at_path(one: &OsStr, choice: ImageChoice, wants_image: bool) -> Result<Source, Error> {
+    match (Path::new(one).exists(), tagged(one)) {
+        (false, Some((image, tag))) => Source::image(image, &choice.tag(tag)),
+        (true, _) if wants_image => Source::image(one, &choice),
+        _ => Source::open(one),
     }
 }
 

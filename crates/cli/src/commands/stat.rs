@@ -6,13 +6,12 @@ use crate::location::Location;
 use crate::mode;
 use crate::output::Out;
 use crate::owner::Names;
-use crate::quote::quoted;
+use crate::quote::{escaped, quoted, quoted_content};
 use crate::side::{Meta, follow_if};
 use crate::time::Time;
 use crate::volumes::{Spot, Volumes};
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 /// Show all fields of the inode of a file
@@ -46,7 +45,9 @@ impl Args {
             if self.json {
                 entries.push(Entry::new(&*spot.side, &spot.path, &meta));
             } else if let Some(format) = &self.format {
-                writeln!(out, "{}", formatted(format, &spot, &meta, &mut names)?)?;
+                let mut line = formatted(format, &spot, &meta, &mut names, out.terminal)?;
+                line.push(b'\n');
+                out.write_all(&line)?;
             } else {
                 write!(out, "{}", whole(&spot, &meta, &mut names))?;
             }
@@ -61,9 +62,9 @@ impl Args {
 
 /// Returns the name, and for a link its target.
 fn name(spot: &Spot, meta: &Meta) -> String {
-    let name = quoted(spot.shown());
+    let name = quoted_content(spot.shown());
     match meta.is_symlink().then(|| spot.side.read_link(&spot.path)) {
-        Some(Ok(target)) => format!("{name} -> {}", quoted(target.as_bytes())),
+        Some(Ok(target)) => format!("{name} -> {}", quoted_content(target.as_bytes())),
         _ => name,
     }
 }
@@ -111,18 +112,23 @@ fn whole(spot: &Spot, meta: &Meta, names: &mut Names) -> String {
     text
 }
 
-/// Formats `format`: replaces each `%x`.
-fn formatted(format: &str, spot: &Spot, meta: &Meta, names: &mut Names) -> Res<String> {
-    let mut text = String::new();
+/// Formats `format`: replaces each `%x`. Returns bytes, since a name may be any; on a terminal its
+/// bytes that do not print are escaped.
+fn formatted(format: &str, spot: &Spot, meta: &Meta, names: &mut Names, terminal: bool) -> Res<Vec<u8>> {
+    let mut text = Vec::new();
     let mut chars = format.chars();
     while let Some(c) = chars.next() {
         if c != '%' {
-            text.push(c);
+            text.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
             continue;
         }
         let field = match chars.next() {
             Some('%') => "%".into(),
-            Some('n') => crate::quote::escaped(&spot.shown()),
+            Some('n') if terminal => escaped(&spot.shown()),
+            Some('n') => {
+                text.extend(spot.shown());
+                continue;
+            }
             Some('N') => name(spot, meta),
             Some('i') => meta.ino.to_string(),
             Some('h') => meta.nlink.to_string(),
@@ -157,7 +163,7 @@ fn formatted(format: &str, spot: &Spot, meta: &Meta, names: &mut Names) -> Res<S
                 )));
             }
         };
-        text.push_str(&field);
+        text.extend_from_slice(field.as_bytes());
     }
     Ok(text)
 }

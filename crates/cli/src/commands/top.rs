@@ -10,7 +10,7 @@ use crate::top::view::View;
 use crate::volumes::source;
 use crate::watch::{Refusal, place};
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -49,7 +49,7 @@ impl Args {
         if self.json {
             return self.lines(&socket, text, out);
         }
-        if self.once || !std::io::stdout().is_terminal() {
+        if self.once || !io::stdout().is_terminal() {
             return self.blocks(&socket, first, out);
         }
         self.live(&socket, first)
@@ -119,12 +119,13 @@ impl Args {
     }
 
     fn live(&self, socket: &Path, first: Sample) -> Res {
-        let mut screen = Screen::new()?;
+        let failed = |e: io::Error| Failure::cannot("use", "the terminal", e);
+        let mut screen = Screen::new().map_err(failed)?;
         let (mut before, mut now) = (first.clone(), first);
         let mut next = Instant::now() + self.interval.min(Duration::from_millis(200));
         loop {
-            screen.show(&View::new(&before, &now).lines())?;
-            if !screen.wait(next)? {
+            screen.show(&View::new(&before, &now).lines()).map_err(failed)?;
+            if !screen.wait(next).map_err(failed)? {
                 return Ok(());
             }
             if Instant::now() < next {

@@ -1,13 +1,13 @@
 //! Arguments, messages and progress that the commands import and export share.
 
-use crate::failure::{self, Failure, Noted, Res};
+use crate::failure::{self, Failure, Noted, OrCannot, Res};
 use crate::location::VolumeName;
 use crate::owner::Owner;
 use crate::progress::Progress;
 use lanefs_archive::{Action, Cause, Error, Event, IdRange, ImageError, Place, host};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::{OsStr, OsString};
-use std::io::Read;
+use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
@@ -82,7 +82,8 @@ pub(super) fn off_main(command: impl FnOnce() -> Res + Send) -> Res {
     const STACK: usize = 8 << 20;
     thread::scope(|scope| {
         let thread = thread::Builder::new().name("lanefs-transfer".into()).stack_size(STACK);
-        match thread.spawn_scoped(scope, command)?.join() {
+        let thread = thread.spawn_scoped(scope, command).or_cannot("start", "a thread")?;
+        match thread.join() {
             Ok(ended) => ended,
             Err(panic) => std::panic::resume_unwind(panic),
         }
@@ -93,6 +94,10 @@ pub(super) fn off_main(command: impl FnOnce() -> Res + Send) -> Res {
 /// second or more after the first ends the process at once: a read or write may hang that the first
 /// one waits for.
 pub(super) fn asked() -> Res<Arc<AtomicUsize>> {
+    catch_signals().or_cannot("catch", "signals")
+}
+
+fn catch_signals() -> io::Result<Arc<AtomicUsize>> {
     let (asked, again) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     let (mut first, came) = UnixStream::pair()?;
     for signal in [SIGINT, SIGTERM, SIGHUP] {

@@ -4,13 +4,12 @@ use crate::entry::Entry;
 use crate::failure::{OrCannot, Res};
 use crate::location::Location;
 use crate::output::{Out, file_style};
-use crate::side::Meta;
+use crate::side::{Meta, shown};
 use crate::size;
 use crate::volumes::{Spot, Volumes};
 use crate::walk::{Walk, When};
 use lanefs::AtSymlink;
 use std::ffi::OsString;
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 /// Show directories as a tree
@@ -109,8 +108,8 @@ impl Args {
                 let name = out.name(step.path.file_name().unwrap_or_default().as_bytes());
                 line.extend(out.styled(name, file_style(step.meta.mode)));
                 if step.meta.is_symlink() {
-                    let target = side.read_link(&step.path).or_cannot("read symbolic link", spot.shown());
-                    match target {
+                    let target = side.read_link(&step.path);
+                    match target.or_cannot("read symbolic link", shown(side, &step.path)) {
                         Ok(target) => line.extend([b" -> ", out.name(target.as_bytes()).as_slice()].concat()),
                         Err(failure) => unread = Err(failure),
                     }

@@ -3,6 +3,7 @@
 use super::mount::{fs_type, no_namespace};
 use crate::failure::{Failure, Res};
 use crate::quote::quoted;
+use crate::streams::tell;
 use crate::watch::{AwaitedEnd, place};
 use lanefs::device::lock_holders;
 use lanefs_fuse::{MountError, MountOptions, MountPoint, User};
@@ -50,7 +51,7 @@ impl Args {
             done = mount.unmount(true).and_then(|()| mount.abort());
         }
         if self.read_only && is_busy(&done) && make_read_only(&mount).is_ok() {
-            eprintln!("lanefs: {name} is in use, and read-only now");
+            tell(format!("{name} is in use, and read-only now"));
             return Ok(());
         }
         done.map_err(|e| match e {
@@ -65,7 +66,7 @@ impl Args {
         }
         let ended = |why| Failure::new(format!("{name} is unmounted, {why}")).code(32);
         if !server.ends_within(FIRST) {
-            eprintln!("lanefs: {name} is unmounted, {}", server.state(&mount, aborts));
+            tell(format!("{name} is unmounted, {}", server.state(&mount, aborts)));
             if !server.ends_within(PATIENCE - FIRST) {
                 return Err(ended(server.state(&mount, aborts)));
             }
@@ -240,10 +241,10 @@ fn mounted_type(name: &str) -> Result<String, String> {
 
 impl UmountHelper {
     pub(crate) fn run(self) -> Res {
-        let said = format!("lanefs: {} is unmounted", quoted(self.dir.as_os_str().as_bytes()));
+        let said = format!("{} is unmounted", quoted(self.dir.as_os_str().as_bytes()));
         Args { dir: self.dir, lazy: self.lazy, force: self.force, read_only: self.read_only }.run()?;
         if self.verbose {
-            eprintln!("{said}");
+            tell(said);
         }
         Ok(())
     }

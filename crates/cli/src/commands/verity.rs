@@ -12,11 +12,11 @@ use crate::progress::Progress;
 use crate::quote::hex;
 use crate::volumes::{self, file_of, names_file, names_part};
 use lanefs_archive::content::{self, Content};
-use lanefs_device::{BlockDevice, FileOptions, open_url};
+use lanefs_device::{BlockDevice, FileOptions};
 use lanefs_format::Incompat;
 use lanefs_verity::{Algorithm, Header, VerityError};
 use std::ffi::OsString;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -163,7 +163,11 @@ impl Format {
     fn run(self, out: &mut Out) -> Res {
         let name = self.place.name();
         let fail = |why: String| Failure::cannot("make the hash tree of", name.as_bytes(), Cause::text(why));
-        let device = volumes::device(&name)?;
+        // For writing from the start: nothing is done to a volume that another process uses.
+        let device = match self.place.hash_file {
+            Some(_) => volumes::device(&name)?,
+            None => volumes::writable_device(&name)?,
+        };
         let data_size = match self.place.hash_file {
             Some(_) => device.size(),
             None => volume_size(&*device, &name)?,
@@ -187,10 +191,7 @@ impl Format {
             Some(file) => (device, self.new_file(file, area)?, 0),
             None => {
                 let offset = data_size.next_multiple_of(ALIGN);
-                self.check_room(&*device, &name, offset, area)?;
-                drop(device);
-                let opened = open_url(&name, &FileOptions::new()).map_err(lanefs::Error::from);
-                let device = opened.or_cannot("open for writing", name.as_bytes())?;
+                let device = self.make_room(device, &name, offset, area)?;
                 (device.clone(), device, offset)
             }
         };
@@ -199,7 +200,7 @@ impl Format {
         drop(progress);
         let root = made.map_err(cause).or_cannot("make the hash tree of", name.as_bytes())?;
         show(&header, out)?;
-        Ok(writeln!(out, "{:<16} {}", "Root hash", hex(&root))?)
+        writeln!(out, "{:<16} {}", "Root hash", hex(&root))
     }
 
     /// Makes the file of the tree.
@@ -213,18 +214,24 @@ impl Format {
     }
 
     /// Checks that there is room behind the volume, and nothing but zeros or an older tree of it. A
-    /// file grows.
-    fn check_room(&self, device: &dyn BlockDevice, name: &VolumeName, offset: u64, area: u64) -> Res {
+    /// file grows. Returns the device with the room.
+    fn make_room(
+        &self,
+        device: Arc<dyn BlockDevice>,
+        name: &VolumeName,
+        offset: u64,
+        area: u64,
+    ) -> Res<Arc<dyn BlockDevice>> {
         let fail =
             |why: String| Err(Failure::cannot("make the hash tree of", name.as_bytes(), Cause::text(why)));
         let end = offset + area;
         if !self.force {
-            let older = Header::read(device, offset).ok();
+            let older = Header::read(&*device, offset).ok();
             let older = older.filter(|older| older.data_size().next_multiple_of(ALIGN) == offset);
             let older = older.map_or(Ok(0), |older| older.area_size());
             let older = older.map_err(cause).or_cannot("read", name.as_bytes())?;
             let place = offset.saturating_add(older)..end.min(device.size());
-            let found = first_data(device, place).map_err(lanefs::Error::from);
+            let found = first_data(&*device, place).map_err(lanefs::Error::from);
             if let Some((at, there)) = found.or_cannot("read", name.as_bytes())? {
                 return fail(format!(
                     "behind the volume, at byte {at}, is {}; --force writes over it",
@@ -233,7 +240,7 @@ impl Format {
             }
         }
         if device.size() >= end {
-            return Ok(());
+            return Ok(device);
         }
         let path = file_of(name);
         let grows = names_file(name) && !names_part(name) && path.is_file();
@@ -242,7 +249,13 @@ impl Format {
             return fail(format!("there are {has} bytes behind the volume, and the tree takes {wants}"));
         }
         let file = std::fs::File::options().write(true).open(path);
-        file.and_then(|file| file.set_len(end)).or_cannot("write", name.as_bytes())
+        file.and_then(|file| file.set_len(end)).or_cannot("write", name.as_bytes())?;
+        if device.measure().is_ok_and(|size| size >= end) {
+            return Ok(device);
+        }
+        // A mapping (`pmem:`) is as long as its file was.
+        drop(device);
+        volumes::writable_device(name)
     }
 }
 

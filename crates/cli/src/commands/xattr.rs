@@ -7,7 +7,7 @@ use crate::volumes::{Spot, Volumes};
 use rustix::io::Errno;
 use serde::Serialize;
 use std::ffi::OsString;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -63,7 +63,7 @@ enum XattrAction {
         /// Files, as VOLUME:/path
         #[arg(required = true, value_name = "VOLUME:/PATH")]
         files: Vec<OsString>,
-        /// Change a symbolic link itself, not its target
+        /// Use a symbolic link itself, not its target
         #[arg(short = 'h', long)]
         no_dereference: bool,
         /// As JSON
@@ -77,7 +77,7 @@ struct File {
     /// The file, as VOLUME:/path
     #[arg(value_name = "VOLUME:/PATH")]
     path: OsString,
-    /// Change a symbolic link itself, not its target
+    /// Use a symbolic link itself, not its target
     #[arg(short = 'h', long)]
     no_dereference: bool,
 }
@@ -188,7 +188,7 @@ fn show((spot, found): FoundAttr, out: &mut Out) -> Res {
             None => writeln!(out, "{}=0x{}", escaped(name.as_bytes()), hex(&value))?,
         }
     }
-    Ok(writeln!(out)?)
+    writeln!(out)
 }
 
 impl File {

@@ -7,14 +7,14 @@ use crate::{size, volumes};
 use lanefs::OpenOptions;
 use lanefs_archive::Zeroing;
 use std::ffi::OsString;
-use std::io::Write;
 use std::sync::Arc;
 
-/// Make free space read as zeros, so that an image compresses and shows nothing of old files
+/// Make free space read as zeros, so that an image compresses
 ///
 /// In a file, free blocks that are not zero become holes; a device gets zeros, by its own command
-/// where it has one. What is zero already is not written. fstrim gives up all free blocks of a file
-/// at once, without looking at them.
+/// where it has one. What is zero already is not written. The log, directories and inodes may still
+/// hold names and attributes of old files. fstrim gives up all free blocks of a file at once,
+/// without looking at them.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The volume, which no program has open

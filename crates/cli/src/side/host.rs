@@ -3,14 +3,14 @@
 //! A [`HostSide`] belongs to one path that the user named. The kernel resolves that path with its
 //! links. Names below it are resolved from an open directory, and through no link.
 
-use super::{Meta, OpenInode, Outcome, Side, Sink, Source};
+use super::{Meta, OpenInode, Outcome, Side, Sink, Source, Xattrs};
 use crate::time::Time;
 use lanefs::AtSymlink;
 use lanefs_archive::Overwrite;
 use lanefs_archive::host::{self, Folder, Identity, Object, c_name};
 use lanefs_device::{is_inode_open_here, is_open_here};
-use rustix::fd::OwnedFd;
-use rustix::fs::{self, AtFlags, CWD, Mode, OFlags, SeekFrom, Statx, StatxFlags};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, Statx, StatxFlags};
 use rustix::io::Errno;
 use std::cell::{OnceCell, RefCell};
 use std::ffi::{CStr, CString, OsStr, OsString};
@@ -112,6 +112,51 @@ impl HostSide {
         let (folder, name) = self.locate(path)?;
         Ok(open(&folder, &name)?)
     }
+
+    /// Opens the inode at a path whose metadata is `meta`, for its attributes.
+    fn inode(&self, path: &Path, meta: &Meta) -> Outcome<OwnedFd> {
+        let is_meant =
+            |inode: &OwnedFd| fs::fstat(inode).is_ok_and(|stat| meta.id() == (stat.st_dev, stat.st_ino));
+        let mut inode = OwnedFd::from(self.find(path)?);
+        if !is_meant(&inode) && self.is_named(path) {
+            inode = fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        }
+        if is_meant(&inode) { Ok(inode) } else { Err(host::Error::Replaced.into()) }
+    }
+}
+
+/// Returns the magic link that leads to an open file whatever its name is.
+fn proc_path(file: impl AsFd) -> String {
+    format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
+}
+
+/// Returns the names of the attributes of what `path` leads to.
+fn xattr_names(path: &str) -> Result<Vec<OsString>, Errno> {
+    let mut names = vec![0; XATTR_MAX];
+    match fs::listxattr(path, names.as_mut_slice()) {
+        Err(Errno::NOTSUP) => return Ok(Vec::new()),
+        len => names.truncate(len?),
+    }
+    let names = names.split(|b| *b == 0).filter(|name| !name.is_empty());
+    Ok(names.map(|name| OsString::from_vec(name.to_vec())).collect())
+}
+
+/// Returns the value of an attribute of what `path` leads to.
+fn xattr_value(path: &str, name: &OsStr) -> Result<Vec<u8>, Errno> {
+    let mut value = vec![0; XATTR_MAX];
+    let len = fs::getxattr(path, name.as_bytes(), value.as_mut_slice())?;
+    value.truncate(len);
+    Ok(value)
+}
+
+/// Returns whether this process has what an open file is open as a volume too: a file, or a block
+/// device.
+pub(crate) fn is_file_open_here(file: impl AsFd) -> Outcome<bool> {
+    let stat = fs::fstat(&file)?;
+    Ok(match FileType::from_raw_mode(stat.st_mode) {
+        FileType::BlockDevice => is_open_here(proc_path(&file)),
+        _ => is_inode_open_here(stat.st_dev, stat.st_ino),
+    })
 }
 
 fn meta_of(s: &Statx) -> Meta {
@@ -259,23 +304,18 @@ impl Side for HostSide {
     }
 
     fn list_xattrs(&self, path: &Path) -> Outcome<Vec<OsString>> {
-        let mut names = vec![0; XATTR_MAX];
-        match fs::listxattr(self.find(path)?.proc_path(), names.as_mut_slice()) {
-            Err(Errno::NOTSUP) => return Ok(Vec::new()),
-            len => names.truncate(len?),
-        }
-        Ok(names
-            .split(|b| *b == 0)
-            .filter(|n| !n.is_empty())
-            .map(|n| OsString::from_vec(n.to_vec()))
-            .collect())
+        Ok(xattr_names(&self.find(path)?.proc_path())?)
     }
 
     fn get_xattr(&self, path: &Path, name: &OsStr) -> Outcome<Vec<u8>> {
-        let mut value = vec![0; XATTR_MAX];
-        let len = fs::getxattr(self.find(path)?.proc_path(), name.as_bytes(), value.as_mut_slice())?;
-        value.truncate(len);
-        Ok(value)
+        Ok(xattr_value(&self.find(path)?.proc_path(), name)?)
+    }
+
+    fn xattrs_of(&self, path: &Path, meta: &Meta) -> Outcome<Xattrs> {
+        let inode = self.inode(path, meta)?;
+        let link = proc_path(&inode);
+        let with_value = |name: OsString| xattr_value(&link, &name).map(|value| (name, value));
+        Ok(xattr_names(&link)?.into_iter().map(with_value).collect::<Result<Xattrs, Errno>>()?)
     }
 
     fn remove_xattr(&self, path: &Path, name: &OsStr) -> Outcome {

@@ -6,7 +6,7 @@
 mod host;
 mod volume;
 
-pub(crate) use host::HostSide;
+pub(crate) use host::{HostSide, is_file_open_here};
 pub(crate) use volume::VolumeSide;
 
 use crate::failure::Cause;
@@ -14,6 +14,9 @@ use crate::time::Time;
 use lanefs::AtSymlink;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+
+/// Names and values of extended attributes.
+pub(crate) type Xattrs = Vec<(OsString, Vec<u8>)>;
 
 /// Result of an operation on a side.
 pub(crate) type Outcome<T = ()> = Result<T, Cause>;
@@ -117,7 +120,7 @@ pub(crate) trait Side {
     fn is_open_here(&self, _path: &Path, _meta: &Meta) -> bool {
         false
     }
-    /// Returns the names but `.` and `..`, sorted by byte.
+    /// Returns the names but `.` and `..`, those of a volume in the order of the directory.
     fn read_dir(&self, path: &Path) -> Outcome<Vec<OsString>>;
     fn read_link(&self, path: &Path) -> Outcome<OsString>;
     /// Returns the path that `path` leads to, if it is a link.
@@ -146,6 +149,9 @@ pub(crate) trait Side {
     }
     fn list_xattrs(&self, path: &Path) -> Outcome<Vec<OsString>>;
     fn get_xattr(&self, path: &Path, name: &OsStr) -> Outcome<Vec<u8>>;
+    /// Returns names and values of the attributes of the inode at `path`, whose metadata is `meta`:
+    /// behind a link, if that was followed. Refuses any other inode that is there by now.
+    fn xattrs_of(&self, path: &Path, meta: &Meta) -> Outcome<Xattrs>;
     fn remove_xattr(&self, path: &Path, name: &OsStr) -> Outcome;
     /// Makes everything durable.
     fn sync(&self) -> Outcome;

@@ -1,23 +1,32 @@
 //! Files of a volume, through the engine.
+//!
+//! Paths may be longer than the engine takes: it looks the end of one up from an open directory.
 
-use super::{Meta, OpenInode, Outcome, Side, Sink, Source};
+use super::{Meta, OpenInode, Outcome, Side, Sink, Source, Xattrs};
 use crate::failure::{Cause, Failure, Res};
 use crate::location::VolumeName;
 use crate::stats::StatsArg;
 use crate::time::Time;
 use lanefs::{
-    AtSymlink, DeviceNumber, FileType, NewAttr, Node, RenameFlags, SetAttr, SetTime, SetXattr, Timestamp,
-    Volume,
+    At, AtSymlink, DeviceNumber, Dir, FileType, NewAttr, Node, RenameFlags, SetAttr, SetTime, SetXattr,
+    Timestamp, Volume,
 };
 use lanefs_archive::check_owner;
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+/// Longest path that is given to the engine at once; it takes 4,095 bytes.
+const PATH_PIECE: usize = 4000;
 
 /// A volume. New files belong to root (0:0): the user that runs lanefs need not exist inside.
 #[derive(Debug)]
 pub(crate) struct VolumeSide {
+    /// The directory of the last path that was too long, by its path: a walk stays in one for a
+    /// while. Closed before the volume is.
+    last: RefCell<Option<(PathBuf, Dir)>>,
     volume: RefCell<Option<Volume>>,
     label: OsString,
     place: u64,
@@ -28,7 +37,7 @@ impl VolumeSide {
     pub(crate) fn new(volume: Volume, name: &VolumeName, place: u64) -> Self {
         let mut label = name.clone();
         label.push(":");
-        Self { volume: RefCell::new(Some(volume)), label, place }
+        Self { last: RefCell::default(), volume: RefCell::new(Some(volume)), label, place }
     }
 
     /// Runs `f` on the volume.
@@ -37,6 +46,68 @@ impl VolumeSide {
             Some(volume) => Ok(f(volume)?),
             None => Err(lanefs::Error::Closed.into()),
         }
+    }
+
+    /// Runs `f` with the operations that begin where a path begins for the engine, and the path
+    /// from there.
+    fn at<T>(&self, path: &Path, f: impl FnOnce(At<'_>, &Path) -> lanefs::Result<T>) -> Outcome<T> {
+        let (dir, path) = self.locate(path)?;
+        self.with(|v| f(begin(dir.as_ref(), v), path))
+    }
+
+    /// Opens a file to read and write. With `new`, makes one of that mode if none is there.
+    pub(crate) fn open_to_write(&self, path: &Path, new: Option<u32>) -> Outcome<lanefs::File> {
+        self.at(path, |at, path| {
+            let options = at.open_options().read(true).write(true).create(new.is_some());
+            options.attr(attr(new.unwrap_or(0))).open(path)
+        })
+    }
+
+    /// Returns the directory where a path begins for the engine, `None` for the root, and the path
+    /// from there.
+    fn locate<'p>(&self, path: &'p Path) -> Outcome<(Option<Dir>, &'p Path)> {
+        let Some((above, name)) = split(path) else { return Ok((None, path)) };
+        if let Some((known, dir)) = &*self.last.borrow()
+            && known == above
+        {
+            return Ok((Some(dir.clone()), name));
+        }
+        let dir = self.open_dir(above)?;
+        *self.last.borrow_mut() = Some((above.into(), dir.clone()));
+        Ok((Some(dir), name))
+    }
+
+    /// Opens a directory, piece by piece of its path from the root.
+    fn open_dir(&self, path: &Path) -> Outcome<Dir> {
+        let mut dir = self.with(|v| v.open_dir("/"))?;
+        let mut rest = path.as_os_str().as_bytes();
+        loop {
+            while let Some((b'/', tail)) = rest.split_first() {
+                rest = tail;
+            }
+            if rest.is_empty() {
+                return Ok(dir);
+            }
+            let end = match rest.get(..PATH_PIECE) {
+                Some(head) => head.iter().rposition(|b| *b == b'/').unwrap_or(PATH_PIECE),
+                None => rest.len(),
+            };
+            let (piece, tail) = rest.split_at(end);
+            dir = dir.at().open_dir(OsStr::from_bytes(piece))?;
+            rest = tail;
+        }
+    }
+
+    /// Forgets the directory of the last long path. To be called before a name is taken away, by
+    /// which that path may go.
+    fn forget(&self) {
+        *self.last.borrow_mut() = None;
+    }
+
+    fn rename_with(&self, old: &Path, new: &Path, flags: RenameFlags) -> Outcome {
+        self.forget();
+        let ((from, old), (to, new)) = (self.locate(old)?, self.locate(new)?);
+        self.with(|v| begin(from.as_ref(), v).rename(old, begin(to.as_ref(), v), new, flags))
     }
 
     /// Prints what the volume counted and timed, if that is wanted.
@@ -50,11 +121,30 @@ impl VolumeSide {
     pub(crate) fn close(&self) -> Res {
         let name = self.label.as_encoded_bytes();
         let name = name.strip_suffix(b":").unwrap_or(name);
+        self.forget();
         match self.volume.take() {
             Some(volume) => volume.close().map_err(|e| Failure::cannot("close", name, e)),
             None => Ok(()),
         }
     }
+}
+
+/// Returns the operations on paths that begin at a directory, `None` for the root.
+fn begin<'a>(dir: Option<&'a Dir>, volume: &'a Volume) -> At<'a> {
+    dir.map_or_else(|| volume.at(), Dir::at)
+}
+
+/// Splits a path that is too long for the engine into the path of a directory and the last name,
+/// with the slashes behind it.
+fn split(path: &Path) -> Option<(&Path, &Path)> {
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.len() <= PATH_PIECE {
+        return None;
+    }
+    let end = bytes.iter().rposition(|b| *b != b'/')?;
+    let slash = bytes[..end].iter().rposition(|b| *b == b'/')?;
+    let [above, name] = [&bytes[..slash], &bytes[slash + 1..]].map(|part| Path::new(OsStr::from_bytes(part)));
+    Some((above, name))
 }
 
 /// Leaves out the operation, the path and the device that the error names: the message says them
@@ -106,7 +196,7 @@ impl Side for VolumeSide {
     }
 
     fn metadata(&self, path: &Path, at_end: AtSymlink) -> Outcome<Meta> {
-        let m = self.with(|v| v.at().metadata(path, at_end))?;
+        let m = self.at(path, |at, path| at.metadata(path, at_end))?;
         Ok(Meta {
             ino: m.ino().into(),
             mode: m.mode().into(),
@@ -127,13 +217,12 @@ impl Side for VolumeSide {
     }
 
     fn read_dir(&self, path: &Path) -> Outcome<Vec<OsString>> {
-        let mut names: Vec<_> = self.with(|v| v.read_dir(path))?.into_iter().map(|e| e.name).collect();
-        names.sort();
-        Ok(names)
+        let entries = self.at(path, |at, path| at.read_dir(path))?;
+        Ok(entries.into_iter().map(|e| e.name).collect())
     }
 
     fn read_link(&self, path: &Path) -> Outcome<OsString> {
-        Ok(self.with(|v| v.read_link(path))?.into())
+        Ok(self.at(path, |at, path| at.read_link(path))?.into())
     }
 
     fn resolve(&self, path: &Path) -> Outcome<PathBuf> {
@@ -151,34 +240,35 @@ impl Side for VolumeSide {
     }
 
     fn open(&self, path: &Path) -> Outcome<Box<dyn Source + '_>> {
-        let file = self.with(|v| v.open_file(path))?;
+        let file = self.at(path, |at, path| at.open_file(path))?;
         Ok(Box::new(file))
     }
 
     fn create(&self, path: &Path, mode: u32, _keep: bool) -> Outcome<Box<dyn Sink + '_>> {
-        let file = self.with(|v| {
-            v.open_options().read(true).write(true).create(true).truncate(true).attr(attr(mode)).open(path)
+        let file = self.at(path, |at, path| {
+            at.open_options().read(true).write(true).create(true).truncate(true).attr(attr(mode)).open(path)
         })?;
         Ok(Box::new(file))
     }
 
     fn mkdir(&self, path: &Path, mode: u32) -> Outcome {
-        self.with(|v| v.create_dir_with(path, attr(mode)))
+        self.at(path, |at, path| at.create_dir(path, attr(mode)))
     }
 
     fn symlink(&self, target: &Path, path: &Path) -> Outcome<Box<dyn OpenInode + '_>> {
-        self.with(|v| v.symlink(target, path))?;
+        self.at(path, |at, path| at.symlink(target, path))?;
         self.node(path, None)
     }
 
     fn hard_link(&self, old: &Path, _: (u64, u64), new: &Path) -> Outcome {
         // The volume is locked: no other process changes what the path leads to.
-        self.with(|v| v.hard_link(old, new))
+        let ((from, old), (to, new)) = (self.locate(old)?, self.locate(new)?);
+        self.with(|v| begin(from.as_ref(), v).hard_link(old, begin(to.as_ref(), v), new))
     }
 
     fn mknod(&self, path: &Path, mode: u32, (major, minor): (u32, u32)) -> Outcome<Box<dyn OpenInode + '_>> {
         let Some(kind) = FileType::from_mode(mode as u16) else { return Err(Errno::INVAL.into()) };
-        self.with(|v| v.mknod(path, kind, DeviceNumber { major, minor }, attr(mode)))?;
+        self.at(path, |at, path| at.mknod(path, kind, DeviceNumber { major, minor }, attr(mode)))?;
         self.node(path, None)
     }
 
@@ -193,31 +283,38 @@ impl Side for VolumeSide {
     }
 
     fn rename(&self, old: &Path, new: &Path) -> Outcome {
-        self.with(|v| v.rename(old, new))
+        self.rename_with(old, new, RenameFlags::Replace)
     }
 
     fn exchange(&self, one: &Path, other: &Path) -> Outcome {
-        self.with(|v| v.rename_with(one, other, RenameFlags::Exchange))
+        self.rename_with(one, other, RenameFlags::Exchange)
     }
 
     fn remove_file(&self, path: &Path) -> Outcome {
-        self.with(|v| v.remove_file(path))
+        self.forget();
+        self.at(path, |at, path| at.remove_file(path))
     }
 
     fn remove_dir(&self, path: &Path) -> Outcome {
-        self.with(|v| v.remove_dir(path))
+        self.forget();
+        self.at(path, |at, path| at.remove_dir(path))
     }
 
     fn list_xattrs(&self, path: &Path) -> Outcome<Vec<OsString>> {
-        Ok(self.with(|v| v.xattrs(path))?.into_iter().map(|(name, _)| name).collect())
+        Ok(self.at(path, |at, path| at.xattrs(path))?.into_iter().map(|(name, _)| name).collect())
     }
 
     fn get_xattr(&self, path: &Path, name: &OsStr) -> Outcome<Vec<u8>> {
-        self.with(|v| v.xattr(path, name))
+        self.at(path, |at, path| at.xattr(path, name))
+    }
+
+    fn xattrs_of(&self, _path: &Path, meta: &Meta) -> Outcome<Xattrs> {
+        let ino = u32::try_from(meta.ino).map_err(|_| Errno::STALE)?;
+        self.with(|v| v.node_at(ino)?.xattrs())
     }
 
     fn remove_xattr(&self, path: &Path, name: &OsStr) -> Outcome {
-        self.with(|v| v.remove_xattr(path, name))
+        self.at(path, |at, path| at.remove_xattr(path, name))
     }
 
     fn sync(&self) -> Outcome {

@@ -173,6 +173,30 @@ static void append_only(void) {
     chattr("log", 0, FS_APPEND_FL);
 }
 
+/* A handle from before the flag writes through the kernel's cache of FUSE, one from after it past
+ * that: the second one appends behind bytes that the server does not have yet. */
+static void append_beside_older_handle(void) {
+    int before = open("grown", O_WRONLY | O_CREAT | O_APPEND, 0644);
+    need(before >= 0 && write(before, "1", 1) == 1, "grown");
+    chattr("grown", FS_APPEND_FL, 0);
+    static char more[4095];
+    memset(more, '2', sizeof more);
+    tell("append by an older handle", write(before, more, sizeof more));
+    int after = open("grown", O_WRONLY | O_APPEND);
+    need(after >= 0, "append beside an older handle");
+    tell("append behind it", write(after, "3", 1));
+    tell("append by the older handle again", write(before, "4", 1));
+    tell("fsync", fsync(before) || fsync(after) ? -1 : 0);
+    close(before);
+    close(after);
+    char content[4100] = "";
+    int fd = open("grown", O_RDONLY);
+    ssize_t n = read(fd, content, sizeof content - 1);
+    printf("  %zd bytes, '%c%c', '%s'\n", n, content[0], content[1], content + 4095);
+    close(fd);
+    chattr("grown", 0, FS_APPEND_FL);
+}
+
 static void immutable(void) {
     int fd = open("fixed", O_RDWR | O_CREAT, 0644), other = open("other", O_RDWR | O_CREAT, 0644);
     need(fd >= 0 && write(fd, "fixed\n", 6) == 6 && !fchmod(fd, 06755), "fixed");
@@ -295,6 +319,7 @@ int main(int argc, char **argv) {
     chattr("folder", 0, FS_IMMUTABLE_FL);
     as_stranger("file");
     append_only();
+    append_beside_older_handle();
     immutable();
     late_times("late cut, immutable", FS_IMMUTABLE_FL, O_RDONLY | O_TRUNC);
     late_times("late cut, append-only", FS_APPEND_FL, O_RDONLY | O_TRUNC);

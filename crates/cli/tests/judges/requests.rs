@@ -97,7 +97,8 @@ fn contents(root: &Path, seen: &mut Seen) {
     seen.note("holes", (hole, rustix::fs::seek(&through, SeekFrom::Data(12288)).unwrap()));
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(&through, punch, 0, 1 << 21).unwrap();
-    seen.note("punched", rustix::fs::fstat(&through).unwrap().st_blocks);
+    // A file that may be open for writing has a sector: docs/mount.md.
+    seen.note("punched", rustix::fs::fstat(&through).unwrap().st_blocks <= 1);
     seen.note("fsync", through.sync_all().is_ok());
     let to =
         File::options().read(true).write(true).create(true).truncate(false).open(root.join("to")).unwrap();

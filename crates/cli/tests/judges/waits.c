@@ -4,10 +4,12 @@
  * page's. waits seek FOLDER THREADS, waits read FOLDER THREADS: THREADS threads at once seek data
  * in files, or read them by O_DIRECT, while the kernel has dirty pages of them. waits mix FILE
  * ROUNDS: each direct write is seen by the buffered read after it, while another thread reads.
- * waits crowd FILE THREADS: opens FILE, becomes another user, prints a byte, reads one, and then
- * THREADS threads at once read a page each by O_DIRECT. */
+ * waits crowd FILE THREADS: opens FILE and two folders, becomes another user, prints a byte, reads
+ * one, and then THREADS threads at once read a page each by O_DIRECT. A second later it moves
+ * FILE.from/one to FILE.to/new. */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -105,14 +107,25 @@ static void *one_page(void *number) {
     return NULL;
 }
 
+static int folder(const char *suffix) {
+    char name[PATH_MAX];
+    snprintf(name, sizeof name, "%s%s", path, suffix);
+    int fd = open(name, O_RDONLY | O_DIRECTORY);
+    need(fd >= 0, "folder");
+    return fd;
+}
+
 static int crowd(long count) {
     char byte = '+';
     pthread_t threads[count];
+    int from = folder(".from"), to = folder(".to");
     shared = open(path, O_RDONLY | O_DIRECT);
     need(shared >= 0 && !setgid(65534) && !setuid(65534), "another user");
     need(write(1, &byte, 1) == 1 && read(0, &byte, 1) == 1, "the word to begin");
     for (long i = 0; i < count; i++)
         need(!pthread_create(&threads[i], NULL, one_page, (void *)i), "thread");
+    sleep(1);
+    need(!renameat(from, "one", to, "new"), "rename");
     for (long i = 0; i < count; i++)
         need(!pthread_join(threads[i], NULL), "join");
     return 0;

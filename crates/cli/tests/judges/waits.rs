@@ -3,7 +3,9 @@
 
 use crate::support::{Disk, Image, LIMIT, bounded, compile, judged, must, options};
 use lanefs_tests::{Mounted, Server};
+use std::fs::{File, Permissions};
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
@@ -41,7 +43,8 @@ fn direct_writes_are_seen_by_buffered_reads() {
     }
 }
 
-/// A disk does not answer, and a user waits for it with more reads than the mount has threads.
+/// A disk does not answer, and a user waits for it with more reads than the mount has threads. Then
+/// the user moves a file to another directory.
 #[test]
 fn what_one_user_waits_for_delays_no_other() {
     let image = Image::new(64 << 20, &["-b", "4096"]);
@@ -53,6 +56,16 @@ fn what_one_user_waits_for_delays_no_other() {
     // Nothing of it is cached.
     let mounted = disk.mount(options(&judged()));
     let path = mounted.path().join("file");
+    let [from, to] = ["file.from", "file.to"].map(|name| mounted.path().join(name));
+    for dir in [&from, &to] {
+        std::fs::create_dir(dir).unwrap();
+        std::fs::set_permissions(dir, Permissions::from_mode(0o777)).unwrap();
+    }
+    for name in ["one", "other"] {
+        std::fs::write(from.join(name), name).unwrap();
+    }
+    // Neither of the renames is to wait for a commit.
+    File::open(&from).unwrap().sync_all().unwrap();
     let mut crowd = bounded(LIMIT.as_secs() as u32, program);
     crowd.arg("crowd").arg(&path).arg("100").stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut crowd = crowd.spawn().unwrap();
@@ -63,6 +76,10 @@ fn what_one_user_waits_for_delays_no_other() {
     thread::sleep(Duration::from_secs(2));
     // The connection is made again for a minute.
     must(bounded(2, "stat").arg("-f").arg(mounted.path()));
+    // The kernel has one lock for all renames between directories of a mount, and looks the new
+    // name up while it has that lock.
+    must(bounded(2, "mv").args([from.join("other"), to.join("other")]));
+    assert!(to.join("new").exists(), "the user's rename is done");
     assert!(crowd.try_wait().unwrap().is_none(), "they still wait");
     disk.resume();
     assert!(crowd.wait().unwrap().success());

@@ -6,6 +6,7 @@ use super::{Image, tool};
 use lanefs_tests::Watchdog;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,6 +21,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 pub(crate) struct Mount {
     pub(crate) image: Image,
     pub(crate) at: PathBuf,
+    namespace: Namespace,
     _watchdog: Watchdog,
     _alone: MutexGuard<'static, ()>,
 }
@@ -52,7 +54,8 @@ impl Mount {
         let image = Image::mke2fs(&[&["-b", "4096"], options].concat(), None);
         let at = image.beside("m");
         fs::create_dir(&at).unwrap();
-        Self { image, at, _watchdog: watchdog, _alone: alone }
+        let namespace = Namespace::of("thread-self").unwrap();
+        Self { image, at, namespace, _watchdog: watchdog, _alone: alone }
     }
 
     /// Not mounted yet, and in memory: how soon a server has closed its volume is not a matter of
@@ -141,6 +144,30 @@ fn servers_of(volume: &Path) -> Vec<i32> {
     pids.filter(|pid| fds(pid).any(|fd| fs::read_link(fd.path()).is_ok_and(|p| p == volume))).collect()
 }
 
+/// A mount namespace. A test that mounts has one of its own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Namespace(u64, u64);
+
+impl Namespace {
+    /// Returns the namespace of a process, by its name in `/proc`; `None` if it has ended.
+    pub(crate) fn of(process: &str) -> Option<Self> {
+        let found = fs::metadata(format!("/proc/{process}/ns/mnt")).ok()?;
+        Some(Self(found.dev(), found.ino()))
+    }
+
+    /// Returns the processes of the command in this namespace: servers of mounts and their brokers,
+    /// whatever they serve.
+    pub(crate) fn processes(self) -> Vec<Pid> {
+        let command = Path::new(env!("CARGO_BIN_EXE_lanefs")).canonicalize().unwrap();
+        let names = fs::read_dir("/proc").unwrap().flatten().filter_map(|e| e.file_name().into_string().ok());
+        let is_here = |name: &String| {
+            fs::read_link(format!("/proc/{name}/exe")).is_ok_and(|program| program == command)
+                && Self::of(name) == Some(self)
+        };
+        names.filter(is_here).filter_map(|name| Pid::from_raw(name.parse().ok()?)).collect()
+    }
+}
+
 /// Waits until a process that is no child of this one has ended. It may stay a zombie.
 pub(crate) fn ended(pid: Pid) {
     let status = format!("/proc/{}/status", pid.as_raw_nonzero());
@@ -150,8 +177,14 @@ pub(crate) fn ended(pid: Pid) {
 }
 
 impl Drop for Mount {
-    /// Takes away all that a test that failed has left mounted beside the image.
+    /// Takes away all that a test that failed has left mounted beside the image. Kills the servers
+    /// first: one whose NBD server is gone would wait a minute for it.
     fn drop(&mut self) {
+        for process in self.namespace.processes() {
+            // It may have ended by itself.
+            let _ = kill_process(process, Signal::KILL);
+            ended(process);
+        }
         let dir = self.image.beside("").canonicalize().unwrap();
         let table = fs::read_to_string("/proc/thread-self/mounts").unwrap();
         let dirs = table.lines().rev().filter_map(|line| line.split(' ').nth(1));

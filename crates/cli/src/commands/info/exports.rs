@@ -7,7 +7,6 @@ use crate::size;
 use lanefs_device::{DeviceError, NbdDevice, NbdUrl, VolumeUrl};
 use serde::Serialize;
 use std::ffi::OsString;
-use std::io::Write;
 
 /// What a server lists.
 #[derive(Serialize)]

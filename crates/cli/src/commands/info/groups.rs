@@ -7,7 +7,6 @@ use lanefs_device::BlockDevice;
 use lanefs_format::{GroupDesc, GroupFlags, Superblock};
 use serde::Serialize;
 use std::ffi::OsString;
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 /// A block group.

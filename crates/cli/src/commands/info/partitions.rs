@@ -8,7 +8,6 @@ use lanefs_archive::content;
 use lanefs_device::{BlockDevice, Partition, PartitionTable};
 use serde::Serialize;
 use std::ffi::OsString;
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 /// A partition table as it is shown.

@@ -2,7 +2,6 @@
 
 use crate::failure::Res;
 use crate::output::Out;
-use std::io::Write;
 use unicode_width::UnicodeWidthStr;
 
 /// A name as it is printed, and how wide it is on the screen.
@@ -23,18 +22,22 @@ fn layout(cells: &[Cell], rows: usize) -> Vec<usize> {
     cells.chunks(rows).map(|column| column.iter().map(|c| c.width).max().unwrap_or(0)).collect()
 }
 
+/// Returns in how many rows so many names stand on a screen of `width` columns. `fits` says whether
+/// a number of rows is enough, and looks at all names for that.
+fn rows(names: usize, width: usize, mut fits: impl FnMut(usize) -> bool) -> usize {
+    // A try for each number of columns that may fit, not for each number of rows.
+    let most = (width / (1 + GAP)).clamp(1, names.max(1));
+    (1..=most).rev().map(|columns| names.div_ceil(columns)).find(|rows| fits(*rows)).unwrap_or(names)
+}
+
 pub(super) fn show(cells: &[Cell], out: &mut Out) -> Res {
     if cells.is_empty() {
         return Ok(());
     }
-    let fits = |rows: usize| {
+    let rows = rows(cells.len(), out.width, |rows| {
         let widths = layout(cells, rows);
         widths.iter().sum::<usize>() + GAP * (widths.len() - 1) <= out.width
-    };
-    // Few rows first, but no more columns than could ever fit: a large directory is laid out in few
-    // tries.
-    let fewest = cells.len().div_ceil((out.width / (1 + GAP)).max(1)).max(1);
-    let rows = (fewest..cells.len()).find(|rows| fits(*rows)).unwrap_or(cells.len());
+    });
     let widths = layout(cells, rows);
     for row in 0..rows {
         let mut line = Vec::new();
@@ -49,4 +52,29 @@ pub(super) fn show(cells: &[Cell], out: &mut Out) -> Res {
         out.write_all(&line)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_directory_is_laid_out_in_few_tries() {
+        let mut tries = 0;
+        let none_fits = |_| {
+            tries += 1;
+            false
+        };
+        assert_eq!(rows(1_000_000, 80, none_fits), 1_000_000);
+        assert!(tries <= 80, "{tries}");
+    }
+
+    #[test]
+    fn there_are_as_few_rows_as_fit() {
+        assert_eq!(rows(10, 80, |_| true), 1);
+        assert_eq!(rows(10, 80, |rows| rows >= 3), 3);
+        assert_eq!(rows(10, 80, |rows| rows >= 4), 4);
+        assert_eq!(rows(10, 1, |_| false), 10);
+        assert_eq!(rows(1, 80, |_| false), 1);
+    }
 }

@@ -8,7 +8,6 @@ use crate::owner::Names;
 use crate::quote::escaped;
 use crate::size;
 use crate::time::Time;
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 /// The columns before the name. `RIGHT` has those that are aligned to the right.
