@@ -67,7 +67,7 @@ judges:
 
 # The benchmarks have no tests; clippy checks that they compile.
 test: judges
-	@scripts/test.sh --beside volumes,judges --workspace --exclude lanefs-bench
+	@scripts/test.sh --beside volumes,judges,mounts --workspace --exclude lanefs-bench
 
 torture: judges
 	cargo run --release -p lanefs-tests --bin torture -- --faults $(ARGS)

@@ -87,7 +87,8 @@ impl Anatomy {
             clusters_per_group: le32(sb, 0x24) as usize,
             inodes_per_group: le32(sb, 0x28) as usize,
             metadata_csum: le32(sb, 0x64) & 0x400 != 0,
-            first_desc: (le32(sb, 0x14) as usize + 1) * block_size,
+            // Behind the block of the superblock, whatever s_first_data_block is (0 with bigalloc).
+            first_desc: (1024 / block_size + 1) * block_size,
             tables: Vec::new(),
             regions: Vec::new(),
         };

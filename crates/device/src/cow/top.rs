@@ -217,7 +217,8 @@ impl Top {
         self.unless_failed(|| self.flush_map(header.epoch))
     }
 
-    /// Runs `make_durable`, and nothing once it has failed: it is not known which slots are durable.
+    /// Runs `make_durable`, and nothing once it has failed: it is not known which slots are
+    /// durable.
     fn unless_failed(&self, make_durable: impl FnOnce() -> Result<()>) -> Result<()> {
         if self.has_failed.load(Ordering::Acquire) {
             let why = "an earlier flush of the top of the overlay has failed";

@@ -12,10 +12,10 @@ impl File {
     /// the end of this file, or if a later part failed. Holes stay holes. As with
     /// copy_file_range(2), another thread may see a part of the copy.
     ///
-    /// # Errors [`Error::BadHandle`] if not open for reading, or `to` not for writing or for
-    /// appending only; [`Error::Invalid`] for ranges of one file that overlap; otherwise as to read
-    /// and to write. If `to` was opened with `sync` or `dsync`, those of a sync: all may have been
-    /// copied.
+    /// # Errors
+    /// [`Error::BadHandle`] if not open for reading, or `to` not for writing or for appending only;
+    /// [`Error::Invalid`] for ranges of one file that overlap; otherwise as to read and to write.
+    /// If `to` was opened with `sync` or `dsync`, those of a sync: all may have been copied.
     ///
     /// ```
     /// # let volume = lanefs::Volume::in_memory(16 << 20)?;

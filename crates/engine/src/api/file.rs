@@ -408,8 +408,8 @@ impl File {
     ///
     /// # Errors
     /// [`Error::BadHandle`] if not open for writing; [`Error::ReadOnly`]; [`Error::NotPermitted`]
-    /// for an immutable file or one with a hash tree; [`Error::FileTooBig`]; the journal's or the
-    /// device's.
+    /// for an immutable file or one with a hash tree; [`Error::TextBusy`] while it gets one;
+    /// [`Error::CutShort`]; [`Error::FileTooBig`]; the journal's or the device's.
     ///
     /// ```
     /// # let volume = lanefs::Volume::in_memory(16 << 20)?;

@@ -332,8 +332,8 @@ impl FallocRange<'_> {
         inserted
     }
 
-    /// Changes the map by `step`, in as many handles as that takes. The first split of an extent may
-    /// take reserved blocks: a user frees space on a full volume too.
+    /// Changes the map by `step`, in as many handles as that takes. The first split of an extent
+    /// may take reserved blocks: a user frees space on a full volume too.
     fn in_handles(&self, mut step: impl FnMut(&mut Txn<'_>, &mut Inode) -> Result<Progress>) -> Result<()> {
         // A step may make the tree grow.
         let needed = || {

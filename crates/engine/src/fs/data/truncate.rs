@@ -72,7 +72,8 @@ impl Content<'_> {
     /// Moves i_size up to `size`, if it is less. Bytes that are added read as zeros.
     ///
     /// # Errors
-    /// As [`truncate`](Self::truncate).
+    /// Those of [`truncate`](Self::truncate), but for a file that is append-only;
+    /// [`CutShort`](crate::Error::CutShort).
     pub(crate) fn extend(self, size: u64) -> Result<()> {
         let fs = self.fs();
         fs.check_writable()?;

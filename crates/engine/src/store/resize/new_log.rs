@@ -192,8 +192,14 @@ impl Resizing {
             return switched.map(drop);
         }
         let outcome = match switched {
-            // The log is in its new place, also if this fails.
-            Ok(journal) => journal.map_or(Ok(()), |journal| Ok(journal.close()?)),
+            Ok(journal) => {
+                // If this fails, the log in its new place is not empty: the volume still needs
+                // recovery.
+                if let Some(journal) = journal {
+                    journal.close()?;
+                }
+                Ok(())
+            }
             Err(e) => {
                 self.groups = groups;
                 Err(e)
