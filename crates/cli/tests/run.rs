@@ -87,11 +87,12 @@ fn the_volume_is_written_only_if_it_is_said() {
         exits 1 run v.img -- touch made
         exits 1 run -o ro v.img -- touch made
         # Options that contradict it are refused.
-        refused() { local text=$1; shift; exits 125 run "$@" v.img -- touch made 2> said; is "$(cat said)" "lanefs: $text"; }
+        refused() { local text=$1; shift; exits 125 run "$@" v.img -- touch made 2> said; is "$(grep ^lanefs said)" "lanefs: $text"; }
         refused '-o rw does not make the volume writable: --rw does, and --overlay drops the changes' -o rw
         refused '-o rw does not make the volume writable: --rw does, and --overlay drops the changes' -o overlay,rw
         refused '-o ro contradicts --rw: leave one of them out' --rw -o noatime,ro
         refused '-o ro contradicts --overlay: leave one of them out' --overlay -o ro
+        refused '-o overlay does not make an overlay: --overlay does' --rw -o overlay
         run --overlay -o rw v.img -- touch made
         cmp v.img before.img
         run --overlay v.img -- bash -euc 'touch made; echo changed > etc/os; cat etc/os; rm etc/shadow; sync' > said

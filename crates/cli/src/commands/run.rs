@@ -112,6 +112,7 @@ impl Args {
             }
             (true, _) if has("ro") => "-o ro contradicts --rw: leave one of them out",
             (_, true) if has("ro") => "-o ro contradicts --overlay: leave one of them out",
+            (_, false) if has("overlay") => "-o overlay does not make an overlay: --overlay does",
             _ => return Ok(()),
         };
         Err(Failure::new(text))

@@ -38,13 +38,16 @@ impl Filesystem {
         }
         // From the first writer on, an answer says that the file has one block at least, and is
         // valid for a short time: see `attr.rs`. At O_TRUNC the kernel forgets older ones by itself.
-        if was_written || how.flags.contains(OpenFlags::TRUNC) {
+        if how.flags.contains(OpenFlags::TRUNC) {
             return Ok(Outcome::Answered);
         }
+        // Of another writer's open too, whose notice may still be on its way.
         if node.metadata().sectors() == 0 {
             return Ok(Outcome::AfterNotice(notice));
         }
-        self.handles.get(fh)?.inode.outdate_count();
+        if !was_written {
+            self.handles.get(fh)?.inode.outdate_count();
+        }
         Ok(Outcome::Answered)
     }
 
@@ -351,14 +354,14 @@ mod tests {
         assert!(!notice(b"content", OpenFlags::WRITE_ONLY | OpenFlags::TRUNC));
     }
 
-    /// Where it is open for writing already, the kernel was told before.
+    /// Where it is open for writing already, the notice of that open may be on its way.
     #[test]
-    fn a_second_writer_waits_for_no_notice() {
+    fn each_writer_of_an_empty_file_waits_for_a_notice() {
         let (filesystem, _, header) = filesystem(b"");
         let how = OpenHow { flags: OpenFlags::WRITE_ONLY, kills_ids: false };
         let open = || filesystem.open(&header, how, &mut Outbox::new());
-        assert_eq!(open(), Ok(Outcome::AfterNotice(Notice::Attributes(header.nodeid))));
-        assert_eq!(open(), Ok(Outcome::Answered));
+        let behind = Outcome::AfterNotice(Notice::Attributes(header.nodeid));
+        assert_eq!([open(), open()], [Ok(behind), Ok(behind)]);
     }
 
     /// What the kernel knows from before the open is outdated by the first writeback that changes
