@@ -306,7 +306,8 @@ impl<'a> Copier<'a> {
         let sink = pair.to.create(pair.dst, mode, keep).or_cannot("create", pair.dst_name())?;
         let keeps_holes = sink.keeps_holes().or_cannot("access", pair.dst_name())?;
         if self.options.preserve && keeps_holes {
-            // A file that was there has its own mode. Where it cannot be set, that is told at the end.
+            // A file that was there has its own mode. Where it cannot be set, that is told at the
+            // end.
             let _ = sink.set_mode(mode);
         }
         // A file of procfs says that it is empty, and a search finds no data in it.

@@ -37,7 +37,8 @@ impl Filesystem {
             self.notifier.tell(notice);
         }
         // From the first writer on, an answer says that the file has one block at least, and is
-        // valid for a short time: see `attr.rs`. At O_TRUNC the kernel forgets older ones by itself.
+        // valid for a short time: see `attr.rs`. At O_TRUNC the kernel forgets older ones by
+        // itself.
         if how.flags.contains(OpenFlags::TRUNC) {
             return Ok(Outcome::Answered);
         }
