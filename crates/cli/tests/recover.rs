@@ -64,7 +64,7 @@ fn a_torn_superblock_is_mended() {
     let mut torn = std::fs::read(&v.path).expect("read");
     torn[1536..2048].copy_from_slice(&closed[1536..2048]);
     std::fs::write(&v.path, torn).expect("write");
-    // What reads the superblock alone says who mends it.
+    // Commands that read the superblock alone name the command that mends it.
     for args in [["info", "v.img"], ["label", "v.img"]] {
         let out = v.lanefs(args).output().expect("lanefs");
         let said = String::from_utf8_lossy(&out.stderr);

@@ -1,6 +1,6 @@
 //! A file under a temporary name, held open.
 //!
-//! The folder may belong to another user, who may put a link under the name at any time.
+//! The folder may belong to another user. That user may put a link under the name at any time.
 //!
 //! Invariants:
 //! - The file is written, and its owner and mode are set, by its descriptor alone.

@@ -1,4 +1,4 @@
-//! Folders of another user, who puts links under the temporary names of what is made there.
+//! Targets in the folder of another user. That user replaces a temporary name by a link.
 
 use super::filled;
 use lanefs::Volume;

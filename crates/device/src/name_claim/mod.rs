@@ -265,7 +265,7 @@ mod tests {
         seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
     }
 
-    /// Runs `f` as the user 65534, whom no other thread becomes.
+    /// Runs `f` in a thread of user 65534. All other threads keep their user.
     #[cfg(target_os = "linux")]
     fn as_nobody<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
         let run = || {

@@ -156,7 +156,7 @@ fn counts(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
-/// Returns who listens by a name.
+/// Returns whether a process listens on the socket of this name, and which one.
 fn holder(name: &str) -> Holder {
     use rustix::io::Errno;
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};

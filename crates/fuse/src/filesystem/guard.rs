@@ -59,8 +59,8 @@ impl Hardening {
 }
 
 impl Filesystem {
-    /// Returns whether a caller may keep set-id bits, of whom the kernel says that it may not if
-    /// `kill`. Before Linux 5.11 the kernel says nothing.
+    /// Returns whether a caller may keep set-id bits. `kill` is the kernel's flag that it may not.
+    /// Kernels before 5.11 send no such flag.
     pub(super) fn keeps(&self, kill: bool) -> Keeps {
         let decides = self.features.contains(InitFlags::HANDLE_KILLPRIV_V2);
         if decides { Keeps::Decided { kill } } else { Keeps::Unknown }
